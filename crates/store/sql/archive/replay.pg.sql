@@ -1,0 +1,22 @@
+-- Dead back to ready: fresh attempts, a place at the tail, the same identity. A completed message never comes back.
+with tx as materialized (select txid_current() as id),
+     clock as materialized (select {now} as now from tx),
+     gone as (
+         delete from tenure.archive a
+         using unnest($2::bigint[], $3::bigint[], $4::bigint[]) as i (id, new_id, n)
+         where a.id = i.id and a.outcome <> 'completed'
+         returning a.*, i.new_id, i.n
+     )
+insert into tenure.message (
+    id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts, key, kind, encoding, reference, payload
+)
+select coalesce(g.new_id, nextval('tenure.message_id')), g.lane, 0, g.created_at, g.now + g.expire_us, g.id, 0,
+       g.max_attempts, g.key, g.kind, g.encoding, g.reference, g.payload
+from (
+    select g.*, c.now, q.expire_us
+    from clock c
+    cross join gone g
+    join tenure.queue q on q.id = g.queue
+    order by g.n
+) g
+returning id, lane, origin_id

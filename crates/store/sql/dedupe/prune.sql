@@ -1,0 +1,11 @@
+delete from tenure.dedupe
+where (queue, key) in (
+    select d.queue, d.key
+    from tenure.dedupe d
+    where d.until <= {now}
+      and not exists (select 1 from tenure.message m where m.id = d.id)
+      and not exists (select 1 from tenure.message m where m.origin_id = d.id)
+      and not exists (select 1 from tenure.scheduled s where s.id = d.id)
+      and not exists (select 1 from tenure.scheduled s where s.origin_id = d.id)
+    limit $2
+)

@@ -1,0 +1,1 @@
+select max(execution) as execution from tenure.event where stream = $1

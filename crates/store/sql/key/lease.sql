@@ -1,0 +1,16 @@
+-- Everything of the key that is ready goes to its holder; what arrives later waits for the next one.
+update tenure.message
+set leased_until = $4,
+    attempts     = attempts + 1,
+    worker       = $5
+where lane = $2
+  and key = $3
+  and leased_until <= {now}
+returning
+    id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts,
+    buried_id, buried_from, reason, source_id, key, kind, encoding, reference, payload,
+    attempts > coalesce(max_attempts, (
+        select q.max_attempts from tenure.lane l join tenure.queue q on q.id = l.queue where l.id = $2
+    )) as exhausted,
+    expire_at <= {now} as expired,
+    true as keep

@@ -1,0 +1,7 @@
+-- What a claimer must know from time to time: when the next scheduled message is due, how long leases last here, and
+-- whether expired ones go to the tail.
+select
+    (select min(due_at) from tenure.scheduled where lane = $2) as due_at,
+    (select q.lease_us from tenure.lane l join tenure.queue q on q.id = l.queue where l.id = $2) as lease_us,
+    (select q.tail_on_expiry from tenure.lane l join tenure.queue q on q.id = l.queue where l.id = $2) as tail,
+    {now} as now

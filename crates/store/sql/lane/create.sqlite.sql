@@ -1,0 +1,4 @@
+insert into tenure.lane (queue, partition)
+select $1, $2
+where $3 is not null
+returning id

@@ -1,0 +1,1 @@
+delete from tenure.message where lane = $1

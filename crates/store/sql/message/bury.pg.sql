@@ -1,0 +1,47 @@
+-- Into the dead queue when the queue has one, else into the archive: one statement, so exactly once.
+-- `uncount` takes back the attempt that a claim added only to find that there was none left.
+with tx as materialized (select txid_current() as id),
+     clock as materialized (select {now} as now from tx),
+     doomed as materialized (
+         select i.*, m.ctid as row, q.id as queue, q.name as queue_name, d.id as dead_lane, dq.expire_us
+         from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::integer[], $9::bigint[])
+             as i (id, attempt, worker, new_id, outcome, reason, uncount, n)
+         join tenure.message m on m.id = i.id
+         join tenure.lane l on l.id = m.lane
+         join tenure.queue q on q.id = l.queue
+         left join tenure.lane d on d.queue = q.dead_queue and d.partition = 0
+         left join tenure.queue dq on dq.id = d.queue
+         where m.leased_until > 0
+           and (i.attempt is null or m.attempts = i.attempt)
+           and (i.worker is null or m.worker = i.worker)
+         for update of m
+     ),
+     moved as (
+         update tenure.message m
+         set id = coalesce(d.new_id, nextval('tenure.message_id')), lane = d.dead_lane, leased_until = 0,
+             created_at = c.now, expire_at = c.now + d.expire_us, origin_id = null, worker = null, attempts = 0,
+             max_attempts = null, buried_id = m.id, buried_from = d.queue_name, reason = d.reason, source_id = null
+         from clock c
+         cross join doomed d
+         where m.ctid = d.row and d.dead_lane is not null
+         returning d.n, m.lane, m.id
+     ),
+     gone as (
+         delete from tenure.message m
+         using doomed d
+         where m.ctid = d.row and d.dead_lane is null
+         returning m.*, d.queue, d.outcome, d.reason as why, d.uncount, d.n
+     ),
+     kept as (
+         insert into tenure.archive (
+             id, position, queue, lane, outcome, reason, worker, attempts, max_attempts, created_at, finished_at,
+             expire_at, key, kind, encoding, reference, payload
+         )
+         select coalesce(g.origin_id, g.id), g.id, g.queue, g.lane, g.outcome, g.why, g.worker, g.attempts - g.uncount,
+                g.max_attempts, g.created_at, c.now, g.expire_at, g.key, g.kind, g.encoding, g.reference, g.payload
+         from clock c
+         cross join gone g
+     )
+select n, lane, id from moved
+union all
+select n, null, null from gone

@@ -1,0 +1,38 @@
+-- SQLite has no writable CTEs: the same moves, one after the other in one transaction. The archive first; what is
+-- then still leased has a dead queue to go to.
+insert into tenure.archive (
+    id, position, queue, lane, outcome, reason, worker, attempts, max_attempts, created_at, finished_at,
+    expire_at, key, kind, encoding, reference, payload
+)
+select coalesce(m.origin_id, m.id), m.id, l.queue, m.lane, $6, $7, m.worker, m.attempts - $8,
+       m.max_attempts, m.created_at, {now}, m.expire_at, m.key, m.kind, m.encoding, m.reference, m.payload
+from tenure.message m
+join tenure.lane l on l.id = m.lane
+join tenure.queue q on q.id = l.queue
+left join tenure.lane d on d.queue = q.dead_queue and d.partition = 0
+where m.id = $2
+  and m.leased_until > 0
+  and ($3 is null or m.attempts = $3)
+  and ($4 is null or m.worker = $4)
+  and d.id is null;
+delete from tenure.message
+where id = $2
+  and leased_until > 0
+  and ($3 is null or attempts = $3)
+  and ($4 is null or worker = $4)
+  and id in (select position from tenure.archive where id = coalesce(tenure.message.origin_id, tenure.message.id))
+returning $9 as n, null as lane, null as id;
+update tenure.message
+set id = $5,
+    lane = (select d.id from tenure.lane l join tenure.queue q on q.id = l.queue
+            join tenure.lane d on d.queue = q.dead_queue and d.partition = 0 where l.id = tenure.message.lane),
+    expire_at = {now} + (select dq.expire_us from tenure.lane l join tenure.queue q on q.id = l.queue
+                         join tenure.queue dq on dq.id = q.dead_queue where l.id = tenure.message.lane),
+    buried_from = (select q.name from tenure.lane l join tenure.queue q on q.id = l.queue where l.id = tenure.message.lane),
+    buried_id = id, reason = $7, leased_until = 0, created_at = {now}, origin_id = null, worker = null, attempts = 0,
+    max_attempts = null, source_id = null
+where id = $2
+  and leased_until > 0
+  and ($3 is null or attempts = $3)
+  and ($4 is null or worker = $4)
+returning $9 as n, lane, id

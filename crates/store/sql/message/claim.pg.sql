@@ -1,0 +1,34 @@
+-- One complete act: find the first free messages from the cursor on, lock them, lease them, return them.
+-- The rows are located by ctid, so the plan is right whatever the statistics say. Nothing is filtered by attempts or
+-- expiry: a message that has run out of either is leased too, marked doomed, and buried by the caller under its fence.
+with clock as materialized (select {now} as now),
+     lane as materialized (
+         select c.now, q.max_attempts, q.retain_completed_us is not null as keep,
+                c.now + coalesce($5, q.lease_us) as until,
+                case when q.paused_at is not null then -1 when q.tail_on_expiry then 0 else c.now end as horizon
+         from clock c
+         cross join tenure.lane l
+         join tenure.queue q on q.id = l.queue
+         where l.id = $2
+     )
+update tenure.message m
+set leased_until = (select until from lane),
+    attempts     = m.attempts + 1,
+    worker       = $6
+where m.ctid = any (array(
+    select ctid
+    from tenure.message
+    where lane = $2
+      and id >= $3
+      and leased_until <= (select horizon from lane)
+      and key is null
+    order by id
+    limit $4
+    for update skip locked
+))
+returning
+    m.id, m.lane, m.leased_until, m.created_at, m.expire_at, m.origin_id, m.attempts, m.max_attempts,
+    m.buried_id, m.buried_from, m.reason, m.source_id, m.key, m.kind, m.encoding, m.reference, m.payload,
+    m.attempts > coalesce(m.max_attempts, (select max_attempts from lane)) as exhausted,
+    m.expire_at <= (select now from lane) as expired,
+    (select keep from lane) as keep

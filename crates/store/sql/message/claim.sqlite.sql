@@ -1,0 +1,31 @@
+-- No row locks: the single writer is the lock. Otherwise as for PostgreSQL.
+with clock as (select {now} as now),
+     lane as (
+         select c.now, q.max_attempts, q.retain_completed_us is not null as keep,
+                c.now + coalesce($5, q.lease_us) as until,
+                case when q.paused_at is not null then -1 when q.tail_on_expiry then 0 else c.now end as horizon
+         from clock c
+         cross join tenure.lane l
+         join tenure.queue q on q.id = l.queue
+         where l.id = $2
+     )
+update tenure.message
+set leased_until = (select until from lane),
+    attempts     = attempts + 1,
+    worker       = $6
+where id in (
+    select id
+    from tenure.message
+    where lane = $2
+      and id >= $3
+      and leased_until <= (select horizon from lane)
+      and key is null
+    order by id
+    limit $4
+)
+returning
+    id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts,
+    buried_id, buried_from, reason, source_id, key, kind, encoding, reference, payload,
+    attempts > coalesce(max_attempts, (select max_attempts from lane)) as exhausted,
+    expire_at <= (select now from lane) as expired,
+    (select keep from lane) as keep

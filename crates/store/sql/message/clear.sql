@@ -1,0 +1,3 @@
+delete from tenure.message
+where lane = $2
+  and (($3 and leased_until <= {now}) or ($4 and leased_until > {now}))

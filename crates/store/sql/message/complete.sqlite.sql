@@ -1,0 +1,6 @@
+delete from tenure.message
+where id = $1
+  and leased_until > 0
+  and ($2 is null or attempts = $2)
+  and ($3 is null or worker = $3)
+returning $4 as n

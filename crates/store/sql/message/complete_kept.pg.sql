@@ -1,0 +1,24 @@
+with clock as materialized (select {now} as now),
+     gone as (
+         delete from tenure.message m
+         using unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, n)
+         where m.id = i.id
+           and m.leased_until > 0
+           and (i.attempt is null or m.attempts = i.attempt)
+           and (i.worker is null or m.worker = i.worker)
+         returning m.*, i.n
+     ),
+     kept as (
+         insert into tenure.archive (
+             id, position, queue, lane, outcome, reason, worker, attempts, max_attempts, created_at, finished_at,
+             expire_at, key, kind, encoding, reference, payload
+         )
+         select coalesce(g.origin_id, g.id), g.id, q.id, g.lane, 'completed', null, g.worker, g.attempts,
+                g.max_attempts, g.created_at, c.now, g.expire_at, g.key, g.kind, g.encoding, g.reference, g.payload
+         from clock c
+         cross join gone g
+         join tenure.lane l on l.id = g.lane
+         join tenure.queue q on q.id = l.queue
+         where q.retain_completed_us is not null
+     )
+select n from gone

@@ -1,0 +1,17 @@
+-- Takes hold of what must die: expired messages, leased or not, and those whose last allowed lease has run out.
+-- The short lease is the fence under which the same transaction buries them.
+update tenure.message m
+set leased_until = {now} + 60000000
+where m.ctid = any (array(
+    select d.ctid
+    from tenure.message d
+    join tenure.lane l on l.id = d.lane
+    join tenure.queue q on q.id = l.queue
+    where d.lane = $2
+      and d.id >= $3
+      and (d.expire_at <= {now} or (d.leased_until <= {now} and d.attempts >= coalesce(d.max_attempts, q.max_attempts)))
+    order by d.id
+    limit $4
+    for update of d skip locked
+))
+returning id, attempts, expire_at <= {now} as expired

@@ -1,0 +1,9 @@
+select
+    id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts, buried_id, buried_from, reason,
+    source_id, key, kind, encoding, reference, payload, worker, cast(null as bigint) as due_at
+from tenure.message
+where lane = $2
+  and id >= $3
+  and (($4 and leased_until <= {now}) or ($5 and leased_until > {now}))
+order by id
+limit $6

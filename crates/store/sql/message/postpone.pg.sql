@@ -1,0 +1,26 @@
+-- A retry for later: the message waits among the scheduled ones under its own id, out of the hot path's way.
+with clock as materialized (select {now} as now),
+     gone as (
+         delete from tenure.message m
+         using unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::bigint[])
+             as i (id, attempt, worker, due, delay_us, keep_place, n)
+         where m.id = i.id
+           and m.leased_until > 0
+           and (i.attempt is null or m.attempts = i.attempt)
+           and (i.worker is null or m.worker = i.worker)
+         returning m.*, i.due, i.delay_us, i.keep_place, i.n
+     ),
+     later as (
+         insert into tenure.scheduled (
+             id, lane, due_at, keep_place, created_at, expire_at, origin_id, attempts, max_attempts, buried_id,
+             buried_from, reason, source_id, key, kind, encoding, reference, payload
+         )
+         select g.id, g.lane, coalesce(g.due, c.now + g.delay_us), g.keep_place, g.created_at, g.expire_at,
+                g.origin_id, g.attempts, g.max_attempts, g.buried_id, g.buried_from, g.reason, g.source_id, g.key,
+                g.kind, g.encoding, g.reference, g.payload
+         from clock c
+         cross join gone g
+     )
+select g.n, g.lane, coalesce(g.due, c.now + g.delay_us) as due_at
+from clock c
+cross join gone g

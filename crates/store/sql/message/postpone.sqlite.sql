@@ -1,0 +1,19 @@
+-- SQLite has no writable CTEs: copy, then delete, in one transaction.
+insert into tenure.scheduled (
+    id, lane, due_at, keep_place, created_at, expire_at, origin_id, attempts, max_attempts, buried_id,
+    buried_from, reason, source_id, key, kind, encoding, reference, payload
+)
+select id, lane, coalesce($5, {now} + $6), $7, created_at, expire_at,
+       origin_id, attempts, max_attempts, buried_id, buried_from, reason, source_id, key,
+       kind, encoding, reference, payload
+from tenure.message
+where id = $2
+  and leased_until > 0
+  and ($3 is null or attempts = $3)
+  and ($4 is null or worker = $4);
+delete from tenure.message
+where id = $2
+  and leased_until > 0
+  and ($3 is null or attempts = $3)
+  and ($4 is null or worker = $4)
+returning $8 as n, lane, coalesce($5, {now} + $6) as due_at

@@ -1,0 +1,9 @@
+update tenure.message
+set leased_until = 0,
+    worker       = null,
+    attempts     = attempts - $4
+where id = $1
+  and leased_until > 0
+  and ($2 is null or attempts = $2)
+  and ($3 is null or worker = $3)
+returning $5 as n, id, lane

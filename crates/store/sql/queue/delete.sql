@@ -1,0 +1,1 @@
+delete from tenure.queue where id = $1

@@ -1,0 +1,1 @@
+delete from tenure.dedupe where queue = $1

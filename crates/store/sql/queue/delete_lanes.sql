@@ -1,0 +1,1 @@
+delete from tenure.lane where queue = $1

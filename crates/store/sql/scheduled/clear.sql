@@ -1,0 +1,1 @@
+delete from tenure.scheduled where lane = $1

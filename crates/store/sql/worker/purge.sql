@@ -1,0 +1,1 @@
+delete from tenure.worker where status = 'stopped' and stopped_at <= {now} - $2

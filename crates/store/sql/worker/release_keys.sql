@@ -1,0 +1,1 @@
+delete from tenure.key_lease where worker = $1

@@ -1,0 +1,347 @@
+//! One claimer per process and set of lanes: it merges concurrent claims, deals out what it gets, and parks the rest.
+//!
+//! Invariants: waiting claims cost no database work until there is reason to look; messages are dealt one at a time,
+//! round-robin, so that no waiting claim is starved by a greedy one; what was leased for a caller that has gone is given
+//! back at once, uncounted; a message without attempts or time left is buried and never delivered.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
+
+use crate::clock::micros;
+use crate::db::Conn;
+use crate::error::{Error, Result};
+use crate::ops::claim::{self, Claimed};
+use crate::ops::finish::{Finish, Verb, finish, is_one_statement};
+use crate::ops::lifecycle::burial;
+use crate::sql::LANE_CHECK;
+use crate::store::Shared;
+use crate::types::{Message, Micros};
+use crate::value::Value;
+use crate::wake::Lane;
+
+/// Messages in one claim statement.
+const PASS: usize = 1000;
+/// A claimer that nobody uses ends after this long.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// A caller's claim, on its way to the claimer.
+pub(crate) struct Request {
+    pub(crate) limit: usize,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) worker: Option<i64>,
+    /// Until when the caller is willing to wait.
+    pub(crate) until: Instant,
+    pub(crate) reply: oneshot::Sender<Result<Vec<Message>>>,
+}
+
+pub(crate) struct Claimer {
+    shared: Arc<Shared>,
+    lanes: Vec<Arc<Lane>>,
+    /// Where the next pass begins, so that every lane is first in turn.
+    turn: usize,
+    inbox: mpsc::UnboundedReceiver<Request>,
+    woken: Arc<Notify>,
+    waiting: VecDeque<Request>,
+}
+
+impl Claimer {
+    pub(crate) fn new(shared: Arc<Shared>, lanes: &[i64], inbox: mpsc::UnboundedReceiver<Request>) -> Self {
+        let woken = Arc::new(Notify::new());
+        for lane in lanes {
+            shared.hub.subscribe(*lane, &woken);
+        }
+        let lanes = lanes.iter().map(|lane| shared.hub.lane(*lane)).collect();
+        Claimer { shared, lanes, turn: 0, inbox, woken, waiting: VecDeque::new() }
+    }
+
+    pub(crate) async fn run(mut self) {
+        loop {
+            if self.waiting.is_empty() {
+                match tokio::time::timeout(IDLE, self.inbox.recv()).await {
+                    Ok(Some(request)) => self.waiting.push_back(request),
+                    Ok(None) => return,
+                    Err(_) if self.retire() => return,
+                    Err(_) => continue,
+                }
+            }
+            while let Ok(request) = self.inbox.try_recv() {
+                self.waiting.push_back(request);
+            }
+            self.waiting.retain(|request| !request.reply.is_closed());
+            self.pass().await;
+            self.turn_away();
+            if !self.waiting.is_empty() {
+                self.park().await;
+            }
+        }
+    }
+
+    /// Ends for want of work, unless a request has just come in.
+    fn retire(&mut self) -> bool {
+        let lanes: Vec<i64> = self.lanes.iter().map(|lane| lane.id).collect();
+        self.shared.retire(&lanes, || self.inbox.is_empty())
+    }
+
+    /// Serves all waiting claims once, those that share lease and worker together.
+    async fn pass(&mut self) {
+        let mut open: VecDeque<Request> = std::mem::take(&mut self.waiting);
+        while let Some(first) = open.front() {
+            let terms = (first.lease, first.worker);
+            let (mut group, rest): (VecDeque<_>, VecDeque<_>) =
+                open.into_iter().partition(|request| (request.lease, request.worker) == terms);
+            open = rest;
+            let wanted: usize = group.iter().map(|request| request.limit).sum();
+            match self.take(wanted.min(PASS), terms.0, terms.1).await {
+                Ok(messages) => {
+                    let hands = deal(messages, group.make_contiguous());
+                    let mut undelivered = Vec::new();
+                    for (request, hand) in group.drain(..).zip(hands) {
+                        if hand.is_empty() {
+                            self.waiting.push_back(request);
+                        } else if let Err(Ok(hand)) = request.reply.send(Ok(hand)) {
+                            undelivered.extend(hand);
+                        }
+                    }
+                    self.give_back(undelivered);
+                }
+                Err(error) => {
+                    for request in group {
+                        drop(request.reply.send(Err(error.duplicate())));
+                    }
+                }
+            }
+        }
+        self.turn = self.turn.wrapping_add(1);
+    }
+
+    /// Answers claims that may wait no longer.
+    fn turn_away(&mut self) {
+        let now = Instant::now();
+        for request in std::mem::take(&mut self.waiting) {
+            if request.until <= now {
+                drop(request.reply.send(Ok(Vec::new())));
+            } else {
+                self.waiting.push_back(request);
+            }
+        }
+    }
+
+    /// Sleeps until there is reason to look again.
+    async fn park(&mut self) {
+        let hub = &self.shared.hub;
+        let _waiting = hub.wait();
+        let now = hub.steady();
+        let known = self.lanes.iter().map(|lane| {
+            let state = lane.state();
+            state.cursor.wakes_at().min(state.due.unwrap_or(Micros::MAX))
+        });
+        let mut sleep = hub.poll_interval();
+        if hub.clock.fixed_now().is_none() {
+            let next = known.min().unwrap_or(Micros::MAX).saturating_sub(now);
+            sleep = sleep.min(Duration::from_micros(u64::try_from(next).unwrap_or(0)));
+        }
+        let patience = self.waiting.iter().map(|request| request.until).min();
+        let wake_at = patience.map_or(Instant::now() + sleep, |patience| patience.min(Instant::now() + sleep));
+        tokio::select! {
+            request = self.inbox.recv() => {
+                if let Some(request) = request {
+                    self.waiting.push_back(request);
+                }
+            }
+            () = self.woken.notified() => {}
+            () = hub.clock.moved() => {}
+            () = tokio::time::sleep_until(wake_at) => {}
+        }
+    }
+
+    /// Leases up to `wanted` messages, lane by lane.
+    async fn take(&self, wanted: usize, lease: Option<Duration>, worker: Option<i64>) -> Result<Vec<Message>> {
+        let mut messages = Vec::new();
+        for n in 0..self.lanes.len() {
+            let lane = &self.lanes[(self.turn + n) % self.lanes.len()];
+            while messages.len() < wanted {
+                let limit = wanted - messages.len();
+                let claimed = match self.claim(lane, limit, lease, worker).await {
+                    Ok(claimed) => claimed,
+                    // What was leased before the failure has holders who wait for it.
+                    Err(_) if !messages.is_empty() => return Ok(messages),
+                    Err(error) => return Err(error),
+                };
+                let full = claimed.len() == limit;
+                messages.extend(self.bury_doomed(claimed).await?);
+                if !full {
+                    break;
+                }
+            }
+        }
+        Ok(messages)
+    }
+
+    /// One claim of one lane, from where its cursor stands.
+    async fn claim(
+        &self,
+        lane: &Arc<Lane>,
+        limit: usize,
+        lease: Option<Duration>,
+        worker: Option<i64>,
+    ) -> Result<Vec<Claimed>> {
+        let hub = &self.shared.hub;
+        self.prepare(lane).await?;
+        let scan = lane.state().cursor.begin(hub.steady());
+        let (id, clock, from) = (lane.id, hub.clock.clone(), scan.from);
+        let claimed = hub
+            .db
+            .write(move |conn| {
+                Box::pin(async move { claim::claim(conn, &clock, id, from, limit, lease, worker).await })
+            })
+            .await;
+        let mut state = lane.state();
+        let claimed = claimed.inspect_err(|_| state.cursor.rewind())?;
+        let deadline = hub.steady().saturating_add(lease.map_or(state.lease, micros));
+        let last = claimed.last().map(|claimed| claimed.message.id);
+        state.cursor.end(scan, last, claimed.len(), limit, deadline);
+        Ok(claimed)
+    }
+
+    /// Brings in what has become due, and before a full scan whatever else has changed hands.
+    async fn prepare(&self, lane: &Arc<Lane>) -> Result<()> {
+        let hub = &self.shared.hub;
+        let now = hub.steady();
+        let (check, full) = {
+            let state = lane.state();
+            (state.due_known_until <= now, state.cursor.is_full_due(now))
+        };
+        if check {
+            check_lane(&self.shared, lane).await?;
+        }
+        let (promote, recover) = {
+            let state = lane.state();
+            (state.due.is_some_and(|due| due <= now), full && state.tail)
+        };
+        if promote {
+            self.shared.promote(lane.id).await?;
+            check_lane(&self.shared, lane).await?;
+        }
+        if recover {
+            self.shared.recover(lane.id).await?;
+        }
+        if full {
+            let (id, floor) = (lane.id, lane.state().cursor.floor());
+            let seen = hub.db.read(move |conn| Box::pin(async move { claim::floor(conn, id, floor).await })).await?;
+            lane.state().cursor.observe(seen);
+        }
+        Ok(())
+    }
+
+    async fn bury_doomed(&self, claimed: Vec<Claimed>) -> Result<Vec<Message>> {
+        let burials: Vec<Finish> = claimed.iter().filter_map(burial).collect();
+        if !burials.is_empty() {
+            self.shared.finish_now(burials).await?;
+        }
+        Ok(claimed.into_iter().filter(|claimed| claimed.doomed.is_none()).map(|claimed| claimed.message).collect())
+    }
+
+    /// Releases what was leased for callers that have gone.
+    fn give_back(&self, messages: Vec<Message>) {
+        if messages.is_empty() {
+            return;
+        }
+        let shared = self.shared.clone();
+        let release = |message: Message| Finish { fence: message.fence(), verb: Verb::Release { uncount: true } };
+        let items: Vec<Finish> = messages.into_iter().map(release).collect();
+        tokio::spawn(async move {
+            if let Err(error) = shared.finish_now(items).await {
+                tracing::warn!(%error, "messages of a caller that went away stay leased until their lease runs out");
+            }
+        });
+    }
+}
+
+/// Looks up when the next scheduled message of a lane is due.
+async fn check_lane(shared: &Shared, lane: &Lane) -> Result<()> {
+    let hub = &shared.hub;
+    let params = [hub.clock.value(), Value::Int(lane.id)];
+    let act = hub.db.read(move |conn: &mut Conn<'_>| {
+        Box::pin(async move {
+            let rows = conn.query(LANE_CHECK, &params).await?;
+            let mut row = rows[0].fields(LANE_CHECK.name);
+            Ok((row.int_or_null()?, row.int_or_null()?, row.bool_or_null()?, row.int()?))
+        })
+    });
+    let (due, lease, tail, now) = act.await?;
+    let steady = hub.steady();
+    let mut state = lane.state();
+    state.due = due.map(|due| steady.saturating_add(due - now));
+    state.due_known_until = steady.saturating_add(micros(crate::wake::POLL_EVERY));
+    state.tail = tail == Some(true);
+    state.lease = lease.unwrap_or(0);
+    Ok(())
+}
+
+/// Deals messages one at a time, in order, to whoever still has room.
+fn deal(messages: Vec<Message>, group: &[Request]) -> Vec<Vec<Message>> {
+    let mut hands: Vec<Vec<Message>> = group.iter().map(|_| Vec::new()).collect();
+    let mut open: VecDeque<usize> = (0..group.len()).filter(|n| group[*n].limit > 0).collect();
+    for message in messages {
+        let Some(n) = open.pop_front() else { break };
+        hands[n].push(message);
+        if hands[n].len() < group[n].limit {
+            open.push_back(n);
+        }
+    }
+    hands
+}
+
+impl Shared {
+    /// Carries out verbs of the kernel itself, outside the combiner.
+    pub(crate) async fn finish_now(&self, items: Vec<Finish>) -> Result<(), Error> {
+        let clock = self.hub.clock.clone();
+        let items = Arc::new(items);
+        let one = is_one_statement(&items);
+        let act = self.hub.db.commit(one, move |conn| Box::pin(async move { finish(conn, &clock, &items).await }));
+        let finished = act.await?;
+        self.announce(&finished);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests(limits: &[usize]) -> Vec<Request> {
+        let request = |limit: &usize| Request {
+            limit: *limit,
+            lease: None,
+            worker: None,
+            until: Instant::now(),
+            reply: oneshot::channel().0,
+        };
+        limits.iter().map(request).collect()
+    }
+
+    fn messages(count: i64) -> Vec<Message> {
+        (0..count).map(crate::types::Message::for_test).collect()
+    }
+
+    #[test]
+    fn messages_are_dealt_one_at_a_time() {
+        let split =
+            |limits: &[usize], count| deal(messages(count), &requests(limits)).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(split(&[20, 6, 1], 23), [16, 6, 1]);
+        assert_eq!(split(&[5, 10, 20], 100), [5, 10, 20]);
+        assert_eq!(split(&[10; 5], 10), [2; 5]);
+        assert_eq!(split(&[0, 3], 2), [0, 2]);
+    }
+
+    #[test]
+    fn every_hand_is_in_order() {
+        for hand in deal(messages(50), &requests(&[20, 20, 5])) {
+            assert!(hand.windows(2).all(|pair| pair[0].id < pair[1].id));
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Merges concurrent calls into shared transactions: natural group commit.
+//!
+//! Invariants: no timer, a flush starts as soon as a flusher is free and takes whatever has gathered; memory is bounded
+//! in rows, bytes and waiting callers, and a full combiner pushes back; every caller is answered after the commit that
+//! holds its items; a caller that goes away harms nobody; one bad item fails its own caller and not its neighbours.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+
+use crate::error::{Error, Kind, Result};
+
+/// What a combiner may hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Items waiting or in flight.
+    pub(crate) rows: u32,
+    /// KiB waiting or in flight.
+    pub(crate) kib: u32,
+    /// Callers waiting; one more is turned away.
+    pub(crate) callers: usize,
+    /// Items in one flush; a single larger call still goes whole.
+    pub(crate) flush: usize,
+    /// Flushes at the same time.
+    pub(crate) flushers: usize,
+}
+
+/// Merges calls of one kind. `Q` is an item, `A` its answer.
+pub(crate) struct Combiner<Q, A> {
+    jobs: mpsc::UnboundedSender<Job<Q, A>>,
+    rows: Arc<Semaphore>,
+    kib: Arc<Semaphore>,
+    callers: AtomicUsize,
+    limits: Limits,
+}
+
+struct Job<Q, A> {
+    items: Vec<Q>,
+    reply: oneshot::Sender<Result<Vec<A>>>,
+    /// Given back when the job is answered.
+    _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+}
+
+/// Carries out a merged batch: one answer per item, in order, after the commit.
+pub(crate) type Flush<Q, A> = Arc<dyn Fn(Arc<Vec<Q>>) -> BoxFuture<'static, Result<Vec<A>>> + Send + Sync>;
+
+impl<Q, A> Combiner<Q, A>
+where
+    Q: Clone + Send + Sync + 'static,
+    A: Clone + Send + 'static,
+{
+    /// Starts the flushers; they end when the combiner is dropped.
+    pub(crate) fn start(limits: Limits, flush: &Flush<Q, A>) -> Self {
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        let inbox = Arc::new(Mutex::new(inbox));
+        for _ in 0..limits.flushers {
+            tokio::spawn(flusher(inbox.clone(), limits.flush, flush.clone()));
+        }
+        Combiner {
+            jobs,
+            rows: Arc::new(Semaphore::new(limits.rows as usize)),
+            kib: Arc::new(Semaphore::new(limits.kib as usize)),
+            callers: AtomicUsize::new(0),
+            limits,
+        }
+    }
+
+    /// Hands over items and waits for their answers. `bytes` is what they weigh.
+    pub(crate) async fn call(&self, items: Vec<Q>, bytes: usize) -> Result<Vec<A>> {
+        if items.is_empty() {
+            return Ok(Vec::new());
+        }
+        let _queued = Queued::enter(&self.callers, self.limits.callers)?;
+        let closed = || Error::new(Kind::Closed, "the store was closed");
+        let rows = u32::try_from(items.len()).unwrap_or(u32::MAX).min(self.limits.rows);
+        let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX).min(self.limits.kib);
+        let rows = self.rows.clone().acquire_many_owned(rows).await.map_err(|_| closed())?;
+        let kib = self.kib.clone().acquire_many_owned(kib).await.map_err(|_| closed())?;
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(Job { items, reply, _room: (rows, kib) }).map_err(|_| closed())?;
+        answer.await.map_err(|_| closed())?
+    }
+}
+
+/// Counts a waiting caller for as long as it waits, also when it gives up.
+struct Queued<'a>(&'a AtomicUsize);
+
+impl<'a> Queued<'a> {
+    fn enter(callers: &'a AtomicUsize, limit: usize) -> Result<Self> {
+        let queued = Queued(callers);
+        if callers.fetch_add(1, Ordering::Relaxed) >= limit {
+            let message = format!("{limit} callers are already waiting for the database: try again later");
+            return Err(Error::new(Kind::Overloaded, message));
+        }
+        Ok(queued)
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn flusher<Q, A>(inbox: Arc<Mutex<mpsc::UnboundedReceiver<Job<Q, A>>>>, limit: usize, flush: Flush<Q, A>)
+where
+    Q: Clone + Send + Sync + 'static,
+    A: Clone + Send + 'static,
+{
+    loop {
+        let Some(mut jobs) = gather(&mut *inbox.lock().await, limit).await else { return };
+        jobs.retain(|job| !job.reply.is_closed());
+        flush_jobs(jobs, &flush).await;
+    }
+}
+
+/// Waits for the first job, then takes whatever else has gathered; none when the combiner is gone.
+async fn gather<Q, A>(inbox: &mut mpsc::UnboundedReceiver<Job<Q, A>>, limit: usize) -> Option<Vec<Job<Q, A>>> {
+    let first = inbox.recv().await?;
+    let mut rows = first.items.len();
+    let mut jobs = vec![first];
+    while rows < limit {
+        let Ok(job) = inbox.try_recv() else { break };
+        rows += job.items.len();
+        jobs.push(job);
+    }
+    Some(jobs)
+}
+
+async fn flush_jobs<Q, A>(mut jobs: Vec<Job<Q, A>>, flush: &Flush<Q, A>)
+where
+    Q: Clone + Send + Sync + 'static,
+    A: Clone + Send + 'static,
+{
+    if jobs.is_empty() {
+        return;
+    }
+    let mut merged = Vec::with_capacity(jobs.iter().map(|job| job.items.len()).sum());
+    let mut ranges: Vec<Range<usize>> = Vec::with_capacity(jobs.len());
+    for job in &mut jobs {
+        let start = merged.len();
+        merged.append(&mut job.items);
+        ranges.push(start..merged.len());
+    }
+    let merged = Arc::new(merged);
+    match flush(merged.clone()).await {
+        Ok(answers) => {
+            let mut answers = answers.into_iter();
+            for (job, range) in jobs.into_iter().zip(ranges) {
+                answer(job, Ok(answers.by_ref().take(range.len()).collect()));
+            }
+        }
+        // The batch was refused, not the database: find out whose item it was by asking for each caller alone.
+        Err(error) if jobs.len() > 1 && !error.is_retryable() && !error.is_ambiguous() => {
+            for (job, range) in jobs.into_iter().zip(ranges) {
+                let result = flush(Arc::new(merged[range].to_vec())).await;
+                answer(job, result);
+            }
+        }
+        Err(error) => {
+            for job in jobs {
+                answer(job, Err(error.duplicate()));
+            }
+        }
+    }
+}
+
+fn answer<Q, A>(job: Job<Q, A>, result: Result<Vec<A>>) {
+    // A caller that went away does not need its answer.
+    drop(job.reply.send(result));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { rows: 100, kib: 64, callers: 64, flush: 100, flushers: 1 };
+
+    /// Doubles its items; refuses any batch that holds a 13.
+    fn doubling(sizes: Arc<std::sync::Mutex<Vec<usize>>>) -> Flush<i64, i64> {
+        Arc::new(move |items| {
+            sizes.lock().unwrap().push(items.len());
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                match items.contains(&13) {
+                    true => Err(Error::new(Kind::InvalidInput, "13")),
+                    false => Ok(items.iter().map(|item| item * 2).collect()),
+                }
+            })
+        })
+    }
+
+    #[tokio::test]
+    async fn concurrent_calls_share_a_flush_and_get_their_own_answers() {
+        let sizes = Arc::default();
+        let combiner = Combiner::start(LIMITS, &doubling(Arc::clone(&sizes)));
+        let calls = (0..50).map(|n| combiner.call(vec![n, n + 100], 1));
+        for (n, answers) in futures_util::future::join_all(calls).await.into_iter().enumerate() {
+            assert_eq!(answers.unwrap(), [n as i64 * 2, (n as i64 + 100) * 2]);
+        }
+        assert!(sizes.lock().unwrap().len() < 10, "{sizes:?}");
+    }
+
+    #[tokio::test]
+    async fn one_bad_item_fails_its_caller_and_not_its_neighbours() {
+        let combiner = Combiner::start(LIMITS, &doubling(Arc::default()));
+        let calls = [1, 13, 3].map(|item| combiner.call(vec![item], 1));
+        let [one, bad, three] = <[_; 3]>::try_from(futures_util::future::join_all(calls).await).unwrap();
+        assert_eq!((one.unwrap(), three.unwrap()), (vec![2], vec![6]));
+        assert_eq!(bad.unwrap_err().kind(), Kind::InvalidInput);
+    }
+
+    #[tokio::test]
+    async fn a_full_combiner_makes_callers_wait_and_turns_away_the_last() {
+        let (open, gate) = tokio::sync::watch::channel(false);
+        let flush: Flush<i64, i64> = Arc::new(move |items| {
+            let mut gate = gate.clone();
+            Box::pin(async move {
+                gate.wait_for(|open| *open).await.unwrap();
+                Ok(items.to_vec())
+            })
+        });
+        let limits = Limits { rows: 4, callers: 3, ..LIMITS };
+        let combiner = Arc::new(Combiner::start(limits, &flush));
+        let mut calls = Vec::new();
+        for n in 0..3 {
+            let combiner = combiner.clone();
+            calls.push(tokio::spawn(async move { combiner.call(vec![n, n], 1).await }));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(combiner.rows.available_permits(), 0, "the third caller waits for room");
+        assert_eq!(combiner.call(vec![9], 1).await.unwrap_err().kind(), Kind::Overloaded);
+        open.send(true).unwrap();
+        for call in calls {
+            assert_eq!(call.await.unwrap().unwrap().len(), 2);
+        }
+        assert_eq!(combiner.call(vec![9], 1).await.unwrap(), [9]);
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_goes_away_does_not_poison_the_flush() {
+        let combiner = Combiner::start(LIMITS, &doubling(Arc::default()));
+        let mut gone = Box::pin(combiner.call(vec![1], 1));
+        assert!(futures_util::poll!(&mut gone).is_pending());
+        drop(gone);
+        assert_eq!(combiner.call(vec![2], 1).await.unwrap(), [4]);
+    }
+}

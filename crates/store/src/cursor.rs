@@ -1,0 +1,212 @@
+//! Where a process looks for work in a lane, so that claims do not wade through what is leased or gone.
+//!
+//! Invariants: everything below `head` was leased or gone when this process last looked; nothing below `floor` can ever
+//! be live again. Claims scan from the head. A full scan from the floor runs when a lease that this process handed out
+//! may have run out, and at least every second: it finds expired leases and late commits, because ids are drawn in
+//! order but not committed in order. A floor is believed only when every transaction that was running when it was seen
+//! has ended. A process that makes something ready lowers its own head.
+
+use std::collections::BTreeSet;
+
+use crate::ops::claim::FloorSeen;
+use crate::types::Micros;
+
+/// How long a late commit or a foreign lease can go unseen.
+const FULL_SCAN_EVERY: Micros = 1_000_000;
+/// Deadlines closer together than this share a full scan, so that many leases do not mean many scans.
+const GRAIN: Micros = 250_000;
+
+/// The cursors of one lane in one process. Times are of the caller's own steady clock.
+#[derive(Debug)]
+pub(crate) struct Cursor {
+    head: i64,
+    floor: i64,
+    /// A floor that was seen, and the transaction number that must be passed before it is believed.
+    candidate: Option<(i64, i64)>,
+    next_full: Micros,
+    deadlines: BTreeSet<Micros>,
+    /// Counts how often the head was lowered.
+    lowered: u64,
+    grain: Micros,
+}
+
+/// A scan in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scan {
+    pub(crate) from: i64,
+    pub(crate) full: bool,
+    lowered: u64,
+}
+
+impl Cursor {
+    /// A cursor that knows nothing: its first scan is a full one. `exact` keeps every deadline apart, for fixed clocks.
+    pub(crate) fn new(exact: bool) -> Self {
+        Cursor {
+            head: 0,
+            floor: 0,
+            candidate: None,
+            next_full: Micros::MIN,
+            deadlines: BTreeSet::new(),
+            lowered: 0,
+            grain: if exact { 1 } else { GRAIN },
+        }
+    }
+
+    /// Whether the next scan will be a full one.
+    pub(crate) fn is_full_due(&self, now: Micros) -> bool {
+        now >= self.wakes_at()
+    }
+
+    /// When there is reason to look again, if nothing else happens.
+    pub(crate) fn wakes_at(&self) -> Micros {
+        self.deadlines.first().map_or(self.next_full, |deadline| self.next_full.min(*deadline))
+    }
+
+    /// Begins a scan.
+    pub(crate) fn begin(&mut self, now: Micros) -> Scan {
+        let full = self.is_full_due(now);
+        if full {
+            self.next_full = now.saturating_add(FULL_SCAN_EVERY);
+            self.deadlines = self.deadlines.split_off(&now.saturating_add(1));
+        }
+        Scan { from: if full { self.floor } else { self.head }, full, lowered: self.lowered }
+    }
+
+    /// Ends a scan that was asked for `limit` messages and leased those up to `last`, until `deadline`.
+    pub(crate) fn end(&mut self, scan: Scan, last: Option<i64>, got: usize, limit: usize, deadline: Micros) {
+        if got > 0 {
+            self.deadlines.insert(deadline.saturating_add(self.grain - 1) / self.grain * self.grain);
+        }
+        let Some(last) = last else { return };
+        if scan.lowered != self.lowered {
+            return;
+        }
+        match scan.full && got == limit {
+            // The full scan stopped early: what lies between here and the head has not been looked at.
+            true => self.head = self.head.min(last + 1),
+            false => self.head = self.head.max(last + 1),
+        }
+    }
+
+    /// Something became ready at this position.
+    pub(crate) fn lower(&mut self, id: i64) {
+        if id < self.head {
+            self.head = id;
+            self.lowered += 1;
+        }
+        if id < self.floor {
+            self.floor = id;
+        }
+        if self.candidate.is_some_and(|(floor, _)| id < floor) {
+            self.candidate = None;
+        }
+    }
+
+    /// Something may have become ready anywhere: the next scan is a full one.
+    pub(crate) fn rewind(&mut self) {
+        self.next_full = Micros::MIN;
+    }
+
+    /// Where the floor was last believed to be.
+    pub(crate) fn floor(&self) -> i64 {
+        self.floor
+    }
+
+    /// Takes note of what was seen at the bottom of the lane.
+    pub(crate) fn observe(&mut self, seen: FloorSeen) {
+        if let Some((floor, started)) = self.candidate
+            && seen.running >= started
+        {
+            // What those transactions have committed is visible by now, and may lie below.
+            self.floor = self.floor.max(seen.floor.map_or(floor, |live| live.min(floor)));
+            self.candidate = None;
+        }
+        if self.candidate.is_none() {
+            let floor = seen.floor.unwrap_or(self.head).min(self.head.max(self.floor));
+            if floor > self.floor {
+                self.candidate = Some((floor, seen.started));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEEN: FloorSeen = FloorSeen { floor: Some(50), running: 10, started: 20 };
+
+    fn cursor_at(head: i64) -> Cursor {
+        let mut cursor = Cursor::new(true);
+        let scan = cursor.begin(0);
+        cursor.end(scan, Some(head - 1), 1, 10, 100_000);
+        cursor
+    }
+
+    #[test]
+    fn claims_go_on_from_the_head_and_a_full_scan_comes_every_second() {
+        let mut cursor = Cursor::new(true);
+        let first = cursor.begin(0);
+        assert!(first.full);
+        cursor.end(first, Some(9), 10, 100, 5_000_000);
+        assert_eq!((cursor.begin(10).from, cursor.begin(10).full), (10, false));
+        assert!(cursor.begin(1_000_000).full);
+        assert!(!cursor.begin(1_000_001).full);
+    }
+
+    #[test]
+    fn a_lease_that_runs_out_brings_a_full_scan_forward_once() {
+        let mut cursor = cursor_at(10);
+        assert_eq!(cursor.wakes_at(), 100_000);
+        assert!(!cursor.begin(99_999).full);
+        assert!(cursor.begin(100_000).full);
+        assert!(!cursor.begin(100_001).full);
+    }
+
+    #[test]
+    fn a_full_scan_that_stopped_early_goes_on_from_where_it_stopped() {
+        let mut cursor = cursor_at(1000);
+        let scan = cursor.begin(2_000_000);
+        cursor.end(scan, Some(7), 5, 5, 3_000_000);
+        assert_eq!(cursor.begin(2_000_001).from, 8);
+    }
+
+    #[test]
+    fn a_message_made_ready_during_a_scan_is_not_passed_over() {
+        let mut cursor = cursor_at(10);
+        let scan = cursor.begin(1);
+        cursor.lower(4);
+        cursor.end(scan, Some(30), 20, 100, 9_000_000);
+        assert_eq!(cursor.begin(2).from, 4);
+    }
+
+    #[test]
+    fn a_floor_is_believed_only_when_what_was_running_has_ended() {
+        let mut cursor = cursor_at(100);
+        cursor.observe(SEEN);
+        assert_eq!(cursor.floor(), 0);
+        cursor.observe(FloorSeen { running: 19, ..SEEN });
+        assert_eq!(cursor.floor(), 0);
+        cursor.observe(FloorSeen { running: 20, ..SEEN });
+        assert_eq!(cursor.floor(), 50);
+    }
+
+    #[test]
+    fn a_late_commit_below_a_candidate_holds_the_floor_down() {
+        let mut cursor = cursor_at(100);
+        cursor.observe(FloorSeen { floor: None, ..SEEN });
+        cursor.observe(FloorSeen { floor: Some(31), running: 25, started: 26 });
+        assert_eq!(cursor.floor(), 31);
+    }
+
+    #[test]
+    fn an_empty_lane_has_its_floor_at_the_head_and_never_above() {
+        let mut cursor = cursor_at(100);
+        for running in [20, 30] {
+            cursor.observe(FloorSeen { floor: None, running, started: 20 });
+        }
+        assert_eq!(cursor.floor(), 100);
+        cursor.lower(60);
+        assert_eq!(cursor.floor(), 60);
+    }
+}

@@ -1,0 +1,361 @@
+//! The SQLite adapter: one thread that owns the writing connection, a few that own reading ones.
+//!
+//! Invariants: there is one writer per process, so a write never meets another of its own process; a write is one
+//! `BEGIN IMMEDIATE` transaction, so it never has to be upgraded half-way (which fails at once, whatever the busy
+//! time-out); a commit is on the disk when it returns (`synchronous=FULL`) unless the DSN asks otherwise.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use futures_util::FutureExt as _;
+use rusqlite::types::{ToSqlOutput, ValueRef};
+use rusqlite::{Connection, OpenFlags, ToSql};
+use tokio::sync::oneshot;
+
+use super::{Act, Conn, not_installed};
+use crate::dsn::{Durability, FileDsn};
+use crate::error::{Error, Kind, Result, kind_of_sqlite};
+use crate::sql::{Dialect, Statement, rendered, steps};
+use crate::value::{Column, Row, Value};
+
+type Job = Box<dyn FnOnce(&Connection) + Send>;
+
+/// Reading connections; a queue reads little beside its writes.
+const READERS: usize = 2;
+/// How long a write waits for another process's.
+const BUSY: Duration = Duration::from_secs(10);
+
+/// An open SQLite database.
+pub(crate) struct Sqlite {
+    writer: Sender<Job>,
+    /// The writer's channel again when the database is in memory: there is then only one connection.
+    reader: Sender<Job>,
+    texts: Arc<Vec<Vec<String>>>,
+    is_file: bool,
+}
+
+impl Sqlite {
+    /// Opens the file, creating it when it is missing.
+    pub(crate) fn open(dsn: &FileDsn) -> Result<Self> {
+        let texts: Vec<Vec<String>> =
+            rendered(Dialect::Sqlite, "").iter().map(|text| steps(text).map(str::to_owned).collect()).collect();
+        let writer = spawn("tenure-writer", vec![connection(dsn, true)?]);
+        let reader = match &dsn.path {
+            None => writer.clone(),
+            Some(_) => {
+                let connections = (0..READERS).map(|_| connection(dsn, false)).collect::<Result<_>>()?;
+                spawn("tenure-reader", connections)
+            }
+        };
+        Ok(Sqlite { writer, reader, texts: Arc::new(texts), is_file: dsn.path.is_some() })
+    }
+
+    pub(crate) async fn read<T: Send + 'static>(&self, act: impl Act<T>) -> Result<T> {
+        let texts = self.texts.clone();
+        ask(&self.reader, move |connection| run(connection, &texts, act)).await
+    }
+
+    pub(crate) async fn write<T: Send + 'static>(&self, act: impl Act<T>) -> Result<T> {
+        let texts = self.texts.clone();
+        ask(&self.writer, move |connection| transaction(connection, |connection| run(connection, &texts, act))).await
+    }
+
+    pub(crate) async fn script(&self, text: String) -> Result<()> {
+        ask(&self.writer, move |connection| {
+            transaction(connection, |connection| connection.execute_batch(&text).map_err(error_of))
+        })
+        .await
+    }
+
+    pub(crate) async fn inspect(&self, text: String) -> Result<Vec<Row>> {
+        ask(&self.reader, move |connection| {
+            let mut statement = connection.prepare(&text).map_err(error_of)?;
+            let mut out = Vec::new();
+            collect(&mut statement, [], &mut out)?;
+            Ok(out)
+        })
+        .await
+    }
+
+    /// Whether other processes can open this database too.
+    pub(crate) fn is_file(&self) -> bool {
+        self.is_file
+    }
+
+    /// A number that changes when another process has committed. Asked of the writer, because our own commits do not
+    /// change what it sees.
+    pub(crate) async fn data_version(&self) -> Result<i64> {
+        ask(&self.writer, |connection| {
+            connection.query_row("pragma data_version", [], |row| row.get(0)).map_err(error_of)
+        })
+        .await
+    }
+
+    /// Parameter count and column names of a statement, for the statement test.
+    #[cfg(feature = "conformance")]
+    pub(crate) async fn describe(&self, index: usize) -> Result<(usize, Vec<String>)> {
+        let texts = self.texts.clone();
+        ask(&self.writer, move |connection| {
+            let mut params = 0;
+            let mut columns = Vec::new();
+            for step in &texts[index] {
+                let statement = connection.prepare(step).map_err(error_of)?;
+                params = params.max(statement.parameter_count());
+                if statement.column_count() > 0 {
+                    columns = statement.column_names().into_iter().map(str::to_owned).collect();
+                }
+            }
+            Ok((params, columns))
+        })
+        .await
+    }
+}
+
+fn connection(dsn: &FileDsn, writes: bool) -> Result<Connection> {
+    let path = dsn.path.as_deref().unwrap_or(Path::new(":memory:"));
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if writes {
+        flags |= OpenFlags::SQLITE_OPEN_CREATE;
+    }
+    let failed = |error: rusqlite::Error| {
+        let kind = match error.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::ReadOnly) => Kind::ReadOnly,
+            Some(rusqlite::ErrorCode::NotADatabase) => Kind::Corrupt,
+            Some(rusqlite::ErrorCode::CannotOpen) => Kind::DatabaseMissing,
+            _ => Kind::Unavailable,
+        };
+        let advice = match kind {
+            Kind::ReadOnly => "the file or its folder cannot be written: check their permissions",
+            Kind::Corrupt => "the file is not a SQLite database",
+            Kind::DatabaseMissing => "the file cannot be opened: does its folder exist, and may it be written?",
+            _ => "the file cannot be opened",
+        };
+        Error::new(kind, format!("cannot open the SQLite database {}: {advice}", path.display())).with_source(error)
+    };
+    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    connection.busy_timeout(BUSY).map_err(failed)?;
+    connection.set_prepared_statement_cache_capacity(256);
+    let synchronous = match dsn.durability {
+        Durability::Full => "full",
+        Durability::CrashOnly => "normal",
+    };
+    if writes {
+        connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
+        // A write of nothing, so that a file that cannot be written is refused here and not at the first enqueue.
+        connection.execute_batch("begin immediate; commit").map_err(failed)?;
+        // Fewer, larger checkpoints: the default of 1000 pages makes one every few milliseconds under load.
+        connection.pragma_update(None, "wal_autocheckpoint", 4000).map_err(failed)?;
+    }
+    connection.pragma_update(None, "synchronous", synchronous).map_err(failed)?;
+    connection.pragma_update(None, "cache_size", -16_000).map_err(failed)?;
+    Ok(connection)
+}
+
+/// Threads that run jobs, each on its own connection, until the last sender is dropped.
+fn spawn(name: &str, connections: Vec<Connection>) -> Sender<Job> {
+    let (sender, jobs): (Sender<Job>, Receiver<Job>) = unbounded();
+    for connection in connections {
+        let jobs = jobs.clone();
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                while let Ok(job) = jobs.recv() {
+                    job(&connection);
+                }
+            })
+            .expect("the operating system can start a thread");
+    }
+    sender
+}
+
+async fn ask<T: Send + 'static>(
+    thread: &Sender<Job>,
+    job: impl FnOnce(&Connection) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (reply, answer) = oneshot::channel();
+    let job: Job = Box::new(move |connection| {
+        // A caller that went away does not need its answer; the work was done all the same.
+        drop(reply.send(job(connection)));
+    });
+    let closed = || Error::new(Kind::Closed, "the SQLite database was closed");
+    thread.send(job).map_err(|_| closed())?;
+    answer.await.map_err(|_| closed())?
+}
+
+/// Runs an act to its end: nothing that it asks of SQLite ever waits.
+fn run<T>(connection: &Connection, texts: &[Vec<String>], act: impl Act<T>) -> Result<T> {
+    let mut conn = Conn::Sqlite(SqliteConn { connection: send_wrapper::SendWrapper::new(connection), texts });
+    let result = act(&mut conn).now_or_never();
+    result.expect("an act over SQLite asks nothing but SQLite, which answers at once")
+}
+
+fn transaction<T>(connection: &Connection, body: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    execute(connection, "begin immediate")?;
+    match body(connection) {
+        Ok(value) => match execute(connection, "commit") {
+            Ok(()) => Ok(value),
+            Err(error) => Err(rolled_back(connection, error)),
+        },
+        Err(error) => Err(rolled_back(connection, error)),
+    }
+}
+
+fn rolled_back(connection: &Connection, error: Error) -> Error {
+    // SQLite has already rolled back after some errors, and then says that there is no transaction.
+    if !connection.is_autocommit()
+        && let Err(second) = execute(connection, "rollback")
+    {
+        tracing::error!(%second, "SQLite could not roll back");
+    }
+    error
+}
+
+fn execute(connection: &Connection, text: &str) -> Result<()> {
+    connection.prepare_cached(text).and_then(|mut statement| statement.execute([])).map_err(error_of)?;
+    Ok(())
+}
+
+/// A SQLite connection for the length of one act, on the thread that owns it.
+pub(crate) struct SqliteConn<'a> {
+    /// An act's future must be `Send` for PostgreSQL's sake; this one never leaves its thread.
+    connection: send_wrapper::SendWrapper<&'a Connection>,
+    texts: &'a [Vec<String>],
+}
+
+impl SqliteConn<'_> {
+    pub(crate) fn query(&mut self, statement: Statement, params: &[Value]) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for step in &self.texts[statement.index] {
+            let mut prepared = self.connection.prepare_cached(step).map_err(error_of)?;
+            let params = params.iter().take(prepared.parameter_count());
+            collect(&mut prepared, rusqlite::params_from_iter(params), &mut rows)?;
+        }
+        Ok(rows)
+    }
+
+    pub(crate) fn execute(&mut self, statement: Statement, params: &[Value]) -> Result<u64> {
+        let mut changed = 0;
+        for step in &self.texts[statement.index] {
+            let mut prepared = self.connection.prepare_cached(step).map_err(error_of)?;
+            let params = params.iter().take(prepared.parameter_count());
+            changed = prepared.execute(rusqlite::params_from_iter(params)).map_err(error_of)? as u64;
+        }
+        Ok(changed)
+    }
+
+    pub(crate) fn each(
+        &mut self,
+        statement: Statement,
+        fixed: &[Value],
+        columns: &[Column],
+        len: usize,
+    ) -> Result<Vec<Row>> {
+        let mut prepared = self.texts[statement.index]
+            .iter()
+            .map(|step| self.connection.prepare_cached(step).map_err(error_of))
+            .collect::<Result<Vec<_>>>()?;
+        for step in &mut prepared {
+            for (at, value) in fixed.iter().enumerate().take(step.parameter_count()) {
+                step.raw_bind_parameter(at + 1, value).map_err(error_of)?;
+            }
+        }
+        let mut rows = Vec::with_capacity(len);
+        for n in 0..len {
+            for step in &mut prepared {
+                let count = step.parameter_count();
+                for (at, column) in columns.iter().enumerate() {
+                    if fixed.len() + at < count {
+                        step.raw_bind_parameter(fixed.len() + at + 1, column.cell(n)).map_err(error_of)?;
+                    }
+                }
+                if fixed.len() + columns.len() < count {
+                    step.raw_bind_parameter(count, n as i64).map_err(error_of)?;
+                }
+                let width = step.column_count();
+                let mut answer = step.raw_query();
+                while let Some(row) = answer.next().map_err(error_of)? {
+                    rows.push(values(row, width)?);
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
+
+fn collect(statement: &mut rusqlite::Statement<'_>, params: impl rusqlite::Params, out: &mut Vec<Row>) -> Result<()> {
+    let width = statement.column_count();
+    let mut rows = statement.query(params).map_err(error_of)?;
+    while let Some(row) = rows.next().map_err(error_of)? {
+        out.push(values(row, width)?);
+    }
+    Ok(())
+}
+
+fn values(row: &rusqlite::Row<'_>, width: usize) -> Result<Row> {
+    let read = |at| {
+        Ok(match row.get_ref(at).map_err(error_of)? {
+            ValueRef::Null => Value::Null,
+            ValueRef::Integer(value) => Value::Int(value),
+            ValueRef::Text(value) => match std::str::from_utf8(value) {
+                Ok(value) => Value::Text(value.to_owned()),
+                Err(error) => {
+                    return Err(
+                        Error::new(Kind::Corrupt, "a text in the SQLite database is not UTF-8").with_source(error)
+                    );
+                }
+            },
+            ValueRef::Blob(value) => Value::Bytes(Bytes::copy_from_slice(value)),
+            ValueRef::Real(value) => {
+                return Err(Error::new(Kind::Corrupt, format!("an integer was expected in SQLite, {value} was found")));
+            }
+        })
+    };
+    (0..width).map(read).collect::<Result<_>>().map(Row::Values)
+}
+
+impl Column {
+    fn cell(&self, n: usize) -> ToSqlOutput<'_> {
+        let value = match self {
+            Column::Ints(values) => values[n].map_or(ValueRef::Null, ValueRef::Integer),
+            Column::Bools(values) => ValueRef::Integer(values[n].into()),
+            Column::Texts(values) => values[n].as_ref().map_or(ValueRef::Null, |text| ValueRef::Text(text.as_bytes())),
+            Column::Bytes(values) => ValueRef::Blob(&values[n]),
+        };
+        ToSqlOutput::Borrowed(value)
+    }
+}
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(ToSqlOutput::Borrowed(match self {
+            Value::Null => ValueRef::Null,
+            Value::Int(value) => ValueRef::Integer(*value),
+            Value::Bool(value) => ValueRef::Integer((*value).into()),
+            Value::Text(value) => ValueRef::Text(value.as_bytes()),
+            Value::Bytes(value) => ValueRef::Blob(value),
+        }))
+    }
+}
+
+fn error_of(error: rusqlite::Error) -> Error {
+    match &error {
+        rusqlite::Error::SqliteFailure(code, text) => {
+            let text = text.clone().unwrap_or_default();
+            if code.extended_code == 1 && text.starts_with("no such table: tenure_") {
+                return not_installed(error);
+            }
+            let kind = kind_of_sqlite(code.extended_code);
+            let advice = match kind {
+                Kind::Contended => ": another process is writing; try again",
+                Kind::ReadOnly => ": the file cannot be written, check its permissions",
+                _ => "",
+            };
+            Error::new(kind, format!("SQLite refused: {text}{advice}")).with_source(error)
+        }
+        rusqlite::Error::SqlInputError { msg, .. } if msg.starts_with("no such table: tenure_") => not_installed(error),
+        _ => Error::new(Kind::Database, format!("SQLite: {error}")).with_source(error),
+    }
+}

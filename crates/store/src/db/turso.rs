@@ -1,0 +1,250 @@
+//! The adapter for the embedded Turso engine, which runs the SQLite statements.
+//!
+//! Invariants: one connection, used by one act at a time; a write is one `BEGIN IMMEDIATE` transaction; after a write
+//! has been submitted it is never blindly repeated (a rival did, and got phantom duplicates).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{Mutex, MutexGuard};
+use turso::{Connection, Database};
+
+use super::{Act, Conn, not_installed};
+use crate::dsn::FileDsn;
+use crate::error::{Error, Kind, Result};
+use crate::sql::{Dialect, Statement, rendered, steps};
+use crate::value::{Column, Row, Value};
+
+/// An open Turso database.
+pub(crate) struct Turso {
+    connection: Mutex<Connection>,
+    texts: Arc<Vec<Vec<String>>>,
+    /// Dropping it would close the file under its connection.
+    _database: Database,
+}
+
+impl Turso {
+    /// Opens the file, creating it when it is missing.
+    pub(crate) async fn open(dsn: &FileDsn) -> Result<Self> {
+        let path = dsn.path.as_ref().map_or_else(|| ":memory:".to_owned(), |path| path.display().to_string());
+        let database = turso::Builder::new_local(&path).build().await.map_err(|error| open_error(&path, error))?;
+        let connection = database.connect().map_err(|error| open_error(&path, error))?;
+        let texts = rendered(Dialect::Sqlite, "").iter().map(|text| steps(text).map(str::to_owned).collect()).collect();
+        let turso = Turso { connection: Mutex::new(connection), texts: Arc::new(texts), _database: database };
+        // A write of nothing, so that a file that cannot be written is refused here and not at the first enqueue.
+        turso.write(|_| Box::pin(async { Ok(()) })).await?;
+        Ok(turso)
+    }
+
+    async fn run<T>(&self, connection: &Connection, act: impl Act<T>) -> Result<T> {
+        act(&mut Conn::Turso(TursoConn { connection, texts: &self.texts })).await
+    }
+
+    pub(crate) async fn read<T>(&self, act: impl Act<T>) -> Result<T> {
+        let connection = self.connection.lock().await;
+        self.run(&connection, act).await
+    }
+
+    pub(crate) async fn write<T>(&self, act: impl Act<T>) -> Result<T> {
+        let connection = self.begin().await?;
+        let result = self.run(&connection, act).await;
+        finish(&connection, result).await
+    }
+
+    pub(crate) async fn script(&self, text: String) -> Result<()> {
+        let connection = self.begin().await?;
+        let result = async {
+            for step in steps(&text) {
+                connection.execute(step, ()).await.map_err(error_of)?;
+            }
+            Ok(())
+        }
+        .await;
+        finish(&connection, result).await
+    }
+
+    pub(crate) async fn inspect(&self, text: String) -> Result<Vec<Row>> {
+        let connection = self.connection.lock().await;
+        let mut rows = Vec::new();
+        collect(&mut connection.prepare(&text).await.map_err(error_of)?, Vec::new(), &mut rows).await?;
+        Ok(rows)
+    }
+
+    async fn begin(&self) -> Result<MutexGuard<'_, Connection>> {
+        let connection = self.connection.lock().await;
+        // An act that was dropped half-way left its transaction open: nobody was told that it was done.
+        if !connection.is_autocommit().map_err(error_of)? {
+            connection.execute("rollback", ()).await.map_err(error_of)?;
+        }
+        connection.execute("begin immediate", ()).await.map_err(error_of)?;
+        Ok(connection)
+    }
+
+    /// Parameter count and column names of a statement, for the statement test.
+    #[cfg(feature = "conformance")]
+    pub(crate) async fn describe(&self, index: usize) -> Result<Vec<String>> {
+        let connection = self.connection.lock().await;
+        let mut columns = Vec::new();
+        for step in &self.texts[index] {
+            let statement = connection.prepare(step).await.map_err(error_of)?;
+            if statement.column_count() > 0 {
+                columns = statement.column_names();
+            }
+        }
+        Ok(columns)
+    }
+}
+
+async fn finish<T>(connection: &Connection, result: Result<T>) -> Result<T> {
+    let result = match result {
+        Ok(value) => connection.execute("commit", ()).await.map_err(error_of).map(|_| value),
+        Err(error) => Err(error),
+    };
+    if result.is_err()
+        && !connection.is_autocommit().unwrap_or(false)
+        && let Err(second) = connection.execute("rollback", ()).await
+    {
+        tracing::error!(%second, "Turso could not roll back");
+    }
+    result
+}
+
+/// A Turso connection for the length of one act.
+pub(crate) struct TursoConn<'a> {
+    connection: &'a Connection,
+    texts: &'a [Vec<String>],
+}
+
+impl TursoConn<'_> {
+    pub(crate) async fn query(&mut self, statement: Statement, params: &[Value]) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for step in &self.texts[statement.index] {
+            let mut prepared = self.connection.prepare_cached(step).await.map_err(error_of)?;
+            let params = params.iter().take(highest_parameter(step)).map(Value::to_turso).collect();
+            collect(&mut prepared, params, &mut rows).await?;
+        }
+        Ok(rows)
+    }
+
+    pub(crate) async fn execute(&mut self, statement: Statement, params: &[Value]) -> Result<u64> {
+        let mut changed = 0;
+        for step in &self.texts[statement.index] {
+            let mut prepared = self.connection.prepare_cached(step).await.map_err(error_of)?;
+            let params: Vec<_> = params.iter().take(highest_parameter(step)).map(Value::to_turso).collect();
+            changed = prepared.execute(params).await.map_err(error_of)?;
+        }
+        Ok(changed)
+    }
+
+    pub(crate) async fn each(
+        &mut self,
+        statement: Statement,
+        fixed: &[Value],
+        columns: &[Column],
+        len: usize,
+    ) -> Result<Vec<Row>> {
+        let mut rows = Vec::with_capacity(len);
+        let mut prepared = Vec::new();
+        for step in &self.texts[statement.index] {
+            let count = highest_parameter(step);
+            prepared.push((self.connection.prepare_cached(step).await.map_err(error_of)?, count));
+        }
+        for n in 0..len {
+            let cells = || {
+                let ordinal = std::iter::once(turso::Value::Integer(n as i64));
+                fixed.iter().map(Value::to_turso).chain(columns.iter().map(|column| column.to_turso(n))).chain(ordinal)
+            };
+            for (step, count) in &mut prepared {
+                collect(step, cells().take(*count).collect(), &mut rows).await?;
+                step.reset().map_err(error_of)?;
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// The highest `?n` of a text: a step of an act may use fewer parameters than the act has.
+fn highest_parameter(text: &str) -> usize {
+    text.split('?')
+        .skip(1)
+        .filter_map(|rest| rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse().ok())
+        .max()
+        .unwrap_or(0)
+}
+
+async fn collect(statement: &mut turso::Statement, params: Vec<turso::Value>, out: &mut Vec<Row>) -> Result<()> {
+    let mut rows = statement.query(params).await.map_err(error_of)?;
+    let width = rows.column_count();
+    while let Some(row) = rows.next().await.map_err(error_of)? {
+        let read = |at| {
+            Ok(match row.get_value(at).map_err(error_of)? {
+                turso::Value::Null => Value::Null,
+                turso::Value::Integer(value) => Value::Int(value),
+                turso::Value::Text(value) => Value::Text(value),
+                turso::Value::Blob(value) => Value::Bytes(Bytes::from(value)),
+                turso::Value::Real(value) => {
+                    let message = format!("an integer was expected in Turso, {value} was found");
+                    return Err(Error::new(Kind::Corrupt, message));
+                }
+            })
+        };
+        out.push(Row::Values((0..width).map(read).collect::<Result<_>>()?));
+    }
+    Ok(())
+}
+
+impl Value {
+    fn to_turso(&self) -> turso::Value {
+        match self {
+            Value::Null => turso::Value::Null,
+            Value::Int(value) => turso::Value::Integer(*value),
+            Value::Bool(value) => turso::Value::Integer((*value).into()),
+            Value::Text(value) => turso::Value::Text(value.clone()),
+            Value::Bytes(value) => turso::Value::Blob(value.to_vec()),
+        }
+    }
+}
+
+impl Column {
+    fn to_turso(&self, n: usize) -> turso::Value {
+        match self {
+            Column::Ints(values) => values[n].map_or(turso::Value::Null, turso::Value::Integer),
+            Column::Bools(values) => turso::Value::Integer(values[n].into()),
+            Column::Texts(values) => values[n].clone().map_or(turso::Value::Null, turso::Value::Text),
+            Column::Bytes(values) => turso::Value::Blob(values[n].to_vec()),
+        }
+    }
+}
+
+fn open_error(path: &str, error: turso::Error) -> Error {
+    let text = error.to_string();
+    let (kind, advice) = match &error {
+        turso::Error::Readonly(_) => (Kind::ReadOnly, "the file cannot be written: check its permissions"),
+        turso::Error::NotAdb(_) | turso::Error::Corrupt(_) => (Kind::Corrupt, "the file is not a Turso database"),
+        turso::Error::IoError(std::io::ErrorKind::PermissionDenied, _) => {
+            (Kind::ReadOnly, "the file or its folder cannot be written: check their permissions")
+        }
+        turso::Error::IoError(std::io::ErrorKind::NotFound, _) => {
+            (Kind::DatabaseMissing, "its folder does not exist: create it first")
+        }
+        // The engine reports its own file lock as a plain error, and the text is all there is.
+        turso::Error::Error(_) if text.contains("locked") => {
+            (Kind::Locked, "another process has it open, and Turso allows one process only")
+        }
+        _ => (Kind::Unavailable, "the file cannot be opened"),
+    };
+    Error::new(kind, format!("cannot open the Turso database {path}: {advice}")).with_source(error)
+}
+
+fn error_of(error: turso::Error) -> Error {
+    let kind = match &error {
+        turso::Error::Busy(_) | turso::Error::BusySnapshot(_) => Kind::Contended,
+        turso::Error::Constraint(_) => Kind::AlreadyExists,
+        turso::Error::Readonly(_) => Kind::ReadOnly,
+        turso::Error::DatabaseFull(_) | turso::Error::IoError(..) => Kind::Unavailable,
+        turso::Error::NotAdb(_) | turso::Error::Corrupt(_) => Kind::Corrupt,
+        turso::Error::Error(text) if text.contains("no such table: tenure_") => return not_installed(error),
+        _ => Kind::Database,
+    };
+    Error::new(kind, format!("Turso refused: {error}")).with_source(error)
+}

@@ -1,0 +1,309 @@
+//! Reads connection strings. Nothing here connects, and no error repeats a password or a token.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode};
+
+use crate::error::{Error, Kind, Result};
+
+/// Where a store lives, as its DSN says.
+#[derive(Debug)]
+pub(crate) enum Dsn {
+    Postgres(Box<PostgresDsn>),
+    Sqlite(FileDsn),
+    Turso(FileDsn),
+}
+
+/// A PostgreSQL DSN, with our own options taken out of it.
+#[derive(Debug)]
+pub(crate) struct PostgresDsn {
+    pub(crate) config: Config,
+    /// Host and port, for people; never user, password or options.
+    pub(crate) address: String,
+    pub(crate) schema: String,
+    pub(crate) pool: usize,
+    pub(crate) statement_timeout: Duration,
+    pub(crate) pgbouncer: bool,
+    pub(crate) verify: Verify,
+}
+
+/// How far the server's certificate is checked, with libpq's meanings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verify {
+    Nothing,
+    Full,
+}
+
+/// A database in a file, or in memory.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FileDsn {
+    /// None: in memory.
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) durability: Durability,
+}
+
+/// What an acknowledged write survives on SQLite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// Everything, power loss included: every commit waits for the disk.
+    Full,
+    /// A crash of the process, but not of the machine: the last commits may be lost with the power.
+    CrashOnly,
+}
+
+impl FromStr for Dsn {
+    type Err = Error;
+
+    fn from_str(dsn: &str) -> Result<Self> {
+        if dsn.trim().is_empty() {
+            return Err(invalid("the DSN is empty: give postgres://…, sqlite:path, turso:///path or :memory:"));
+        }
+        match dsn.split_once(':') {
+            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
+                postgres(dsn).map(|dsn| Dsn::Postgres(Box::new(dsn)))
+            }
+            Some(("sqlite", rest)) => file(rest.strip_prefix("//").unwrap_or(rest)).map(Dsn::Sqlite),
+            Some(("turso" | "libsql", rest)) => turso(rest).map(Dsn::Turso),
+            Some((scheme, rest)) if rest.starts_with("//") => Err(Error::new(
+                Kind::InvalidDsn,
+                format!("'{scheme}://' is not a database Tenure knows: use postgres://, sqlite: or turso:"),
+            )),
+            _ => file(dsn).map(Dsn::Sqlite),
+        }
+    }
+}
+
+fn turso(rest: &str) -> Result<FileDsn> {
+    match rest.strip_prefix("//") {
+        Some(host) if !host.starts_with('/') && !host.starts_with(":memory:") => Err(Error::new(
+            Kind::Unsupported,
+            "this Turso DSN names a host, and Tenure runs the embedded Turso engine only: use turso:///path/to/file.db \
+             or turso::memory:, or PostgreSQL for a database on another machine",
+        )),
+        Some(path) => file(path),
+        None => file(rest),
+    }
+}
+
+fn file(rest: &str) -> Result<FileDsn> {
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let mut durability = Durability::Full;
+    for (name, value) in pairs(query)? {
+        match (name.as_str(), value.as_str()) {
+            ("durability", "full") => durability = Durability::Full,
+            ("durability", "crash_only") => durability = Durability::CrashOnly,
+            ("durability", _) => return Err(invalid("durability is 'full' or 'crash_only'")),
+            _ => return Err(invalid(format!("unknown option '{name}': the only one here is durability"))),
+        }
+    }
+    if path.is_empty() {
+        return Err(invalid("the DSN names no file: give sqlite:path, or sqlite::memory: for a database in memory"));
+    }
+    let path = (path != ":memory:").then(|| PathBuf::from(decoded(path)));
+    Ok(FileDsn { path, durability })
+}
+
+fn postgres(dsn: &str) -> Result<PostgresDsn> {
+    let (base, query) = dsn.split_once('?').unwrap_or((dsn, ""));
+    let mut schema = "tenure".to_owned();
+    let mut pool = 10;
+    let mut statement_timeout = Duration::from_secs(30);
+    let mut pgbouncer = false;
+    let mut ssl = SslMode::Prefer;
+    let mut verify = Verify::Nothing;
+    let mut theirs = Vec::new();
+    for (name, value) in pairs(query)? {
+        match name.as_str() {
+            "schema" => schema = schema_name(value)?,
+            "pool_size" => pool = number(&name, &value, 1..=1000)? as usize,
+            "statement_timeout" => statement_timeout = Duration::from_secs(number(&name, &value, 1..=86_400)?),
+            "pgbouncer" => pgbouncer = flag(&name, &value)?,
+            "sslmode" => {
+                (ssl, verify) = match value.as_str() {
+                    "disable" => (SslMode::Disable, Verify::Nothing),
+                    "allow" | "prefer" => (SslMode::Prefer, Verify::Nothing),
+                    "require" => (SslMode::Require, Verify::Nothing),
+                    "verify-ca" | "verify-full" => (SslMode::Require, Verify::Full),
+                    _ => return Err(invalid("sslmode is disable, prefer, require, verify-ca or verify-full")),
+                }
+            }
+            _ => theirs.push((name, value)),
+        }
+    }
+    // The driver's own parser would repeat what it cannot read, password included: its text stays out of the sentence.
+    let unreadable = || invalid("the DSN is not of the form postgres://user:password@host:port/database?options");
+    let mut config = Config::from_str(base).map_err(|_| unreadable())?;
+    for (name, value) in theirs {
+        apply(&mut config, &name, &value)?;
+    }
+    config.ssl_mode(ssl);
+    if config.get_hosts().is_empty() {
+        config.host("localhost");
+    }
+    let address = address(&config);
+    Ok(PostgresDsn { config, address, schema, pool, statement_timeout, pgbouncer, verify })
+}
+
+/// The driver's options, by its own names.
+fn apply(config: &mut Config, name: &str, value: &str) -> Result<()> {
+    match name {
+        "application_name" => config.application_name(value),
+        "connect_timeout" => config.connect_timeout(Duration::from_secs(number(name, value, 1..=3600)?)),
+        "options" => config.options(value),
+        "user" => config.user(value),
+        "password" => config.password(value),
+        "dbname" => config.dbname(value),
+        "host" => config.host(value),
+        "target_session_attrs" => config.target_session_attrs(match value {
+            "any" => tokio_postgres::config::TargetSessionAttrs::Any,
+            "read-write" => tokio_postgres::config::TargetSessionAttrs::ReadWrite,
+            _ => return Err(invalid("target_session_attrs is any or read-write")),
+        }),
+        _ => {
+            return Err(invalid(format!(
+                "unknown option '{name}': known are schema, pool_size, statement_timeout, pgbouncer, sslmode, \
+                 application_name, connect_timeout, options, user, password, dbname, host, target_session_attrs"
+            )));
+        }
+    };
+    Ok(())
+}
+
+fn address(config: &Config) -> String {
+    let host = match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => host.clone(),
+        #[cfg(unix)]
+        Some(Host::Unix(path)) => path.display().to_string(),
+        None => "localhost".to_owned(),
+    };
+    format!("{host}:{}", config.get_ports().first().unwrap_or(&5432))
+}
+
+fn schema_name(name: String) -> Result<String> {
+    if name.is_empty() || name.len() > 63 || name.contains('\0') || name.starts_with("pg_") {
+        return Err(invalid("schema must be 1 to 63 bytes and not begin with 'pg_'"));
+    }
+    Ok(name)
+}
+
+fn number(name: &str, value: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64> {
+    match value.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(invalid(format!("{name} is a whole number from {} to {}", range.start(), range.end()))),
+    }
+}
+
+fn flag(name: &str, value: &str) -> Result<bool> {
+    match value {
+        "true" | "1" | "yes" => Ok(true),
+        "false" | "0" | "no" => Ok(false),
+        _ => Err(invalid(format!("{name} is true or false"))),
+    }
+}
+
+fn pairs(query: &str) -> Result<Vec<(String, String)>> {
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| match pair.split_once('=') {
+            Some((name, value)) => Ok((decoded(name), decoded(value))),
+            None => Err(invalid(format!("the option '{}' has no value: write name=value", decoded(pair)))),
+        })
+        .collect()
+}
+
+/// Percent-decoding; what is not a valid escape stays as it is.
+fn decoded(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escape = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten();
+        match escape.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 3;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(Kind::InvalidDsn, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(dsn: &str) -> Option<String> {
+        match dsn.parse().unwrap() {
+            Dsn::Sqlite(file) | Dsn::Turso(file) => file.path.map(|path| path.display().to_string()),
+            Dsn::Postgres(_) => panic!("{dsn} is not a file"),
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_a_file_leads_to_it() {
+        for dsn in ["jobs.db", "sqlite:jobs.db", "sqlite://jobs.db"] {
+            assert_eq!(path(dsn).as_deref(), Some("jobs.db"), "{dsn}");
+        }
+        for dsn in ["/var/jobs.db", "sqlite:/var/jobs.db", "sqlite:///var/jobs.db", "turso:///var/jobs.db"] {
+            assert_eq!(path(dsn).as_deref(), Some("/var/jobs.db"), "{dsn}");
+        }
+        for dsn in [":memory:", "sqlite::memory:", "sqlite://:memory:", "turso::memory:", "turso://:memory:"] {
+            assert_eq!(path(dsn), None, "{dsn}");
+        }
+        assert_eq!(path("sqlite:my%20jobs.db").as_deref(), Some("my jobs.db"));
+    }
+
+    #[test]
+    fn a_turso_host_is_refused_and_never_taken_for_a_file() {
+        for dsn in ["turso://my-db.turso.io?auth_token=secret", "libsql://my-db.turso.io"] {
+            let error = dsn.parse::<Dsn>().unwrap_err();
+            assert_eq!(error.kind(), Kind::Unsupported);
+            assert!(error.to_string().contains("names a host"), "{error}");
+            assert!(!format!("{error:?}").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn wrong_dsns_say_what_to_write_instead_and_keep_secrets() {
+        for (dsn, part) in [
+            ("", "empty"),
+            ("mysql://root:secret@db", "'mysql://' is not a database"),
+            ("sqlite:", "names no file"),
+            ("sqlite:x.db?mode=rwc", "unknown option 'mode'"),
+            ("postgres://u:secret@h/db?schemas=x", "unknown option 'schemas'"),
+            ("postgres://u:secret@h/db?pool_size=0", "from 1 to 1000"),
+            ("postgres://u:secret@h:port/db", "not of the form"),
+            ("postgres://u:secret@h/db?schema=pg_x", "schema must be"),
+        ] {
+            let error = dsn.parse::<Dsn>().unwrap_err();
+            assert!(error.to_string().contains(part), "{dsn}: {error}");
+            assert!(!format!("{error:?}").contains("secret"), "{dsn}");
+        }
+    }
+
+    #[test]
+    fn a_postgres_dsn_gives_up_our_options_and_keeps_its_own() {
+        let Dsn::Postgres(dsn) =
+            "postgresql://me:pw@db:6432/app?schema=my%20jobs&pool_size=3&pgbouncer=true&sslmode=verify-full"
+                .parse()
+                .unwrap()
+        else {
+            panic!("not PostgreSQL")
+        };
+        assert_eq!((dsn.address.as_str(), dsn.schema.as_str(), dsn.pool), ("db:6432", "my jobs", 3));
+        assert!(dsn.pgbouncer && dsn.verify == Verify::Full);
+        assert_eq!(dsn.config.get_dbname(), Some("app"));
+    }
+}

@@ -1,0 +1,239 @@
+//! Migrations: applied in order, once, under a lock; and `verify`, which only looks.
+//!
+//! Invariants: migrations make tables and indexes and nothing else; a released one is never edited; both dialects have
+//! the same numbers; an old program refuses a database whose newer migrations say that they break it.
+
+use std::collections::BTreeSet;
+
+use crate::db::Db;
+use crate::error::{Error, Kind, Result};
+use crate::sql::{Dialect, MIGRATIONS, quoted, render};
+use crate::store::Store;
+
+/// Migrations of ours that older programs cannot live with.
+const BREAKING: &[i64] = &[];
+/// How long ten processes that install at once may wait for each other.
+const LOCK_TIMEOUT: &str = "30s";
+
+impl Store {
+    /// Brings the tables up to date. Safe to call at every start, by any number of processes at once.
+    pub async fn install(&self) -> Result<()> {
+        match self.db() {
+            Db::Postgres(db) => {
+                let schema = quoted(&db.schema);
+                // One transaction, one lock: whoever comes second finds everything done.
+                let mut script = format!(
+                    "begin;\nset local lock_timeout = '{LOCK_TIMEOUT}';\n\
+                     select pg_advisory_xact_lock(7364527193001, hashtext('{}'));\n",
+                    db.schema.replace('\'', "''")
+                )
+                .replace("7364527193001, ", "736452719, ");
+                script.push_str(&format!("create schema if not exists {schema};\n"));
+                script.push_str(&format!("create table if not exists {schema}.migration ({COLUMNS});\n"));
+                for (version, name, text, _) in MIGRATIONS {
+                    script.push_str(&postgres_step(&db.schema, *version, name, text));
+                }
+                script.push_str("commit;");
+                self.db().script(script).await?;
+            }
+            #[cfg(any(feature = "sqlite", feature = "turso"))]
+            _ => self.install_embedded().await?,
+        }
+        self.refuse_newer().await
+    }
+
+    #[cfg(any(feature = "sqlite", feature = "turso"))]
+    async fn install_embedded(&self) -> Result<()> {
+        self.db().script(format!("create table if not exists tenure_migration ({COLUMNS})")).await?;
+        for (version, name, _, text) in MIGRATIONS {
+            if self.versions().await?.iter().any(|(applied, _)| applied == version) {
+                continue;
+            }
+            // The row goes first: of two processes that come here at once, one fails on it and has nothing to undo.
+            let breaking = i64::from(BREAKING.contains(version));
+            let script = format!(
+                "insert into tenure_migration (version, name, breaking, applied_at) \
+                 values ({version}, '{name}', {breaking}, cast(unixepoch('subsec') * 1000 as integer) * 1000);\n{}",
+                render(Dialect::Sqlite, "", text)
+            );
+            match self.db().script(script).await {
+                Err(error) if error.kind() == Kind::AlreadyExists => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Applied migrations, and whether they break older programs.
+    async fn versions(&self) -> Result<Vec<(i64, bool)>> {
+        let text = match self.db() {
+            Db::Postgres(db) => {
+                format!("select version, breaking from {}.migration order by version", quoted(&db.schema))
+            }
+            #[cfg(any(feature = "sqlite", feature = "turso"))]
+            _ => "select version, breaking from tenure_migration order by version".to_owned(),
+        };
+        let rows = self.db().inspect(text).await?;
+        rows.iter()
+            .map(|row| {
+                let mut row = row.fields("migration");
+                Ok((row.int()?, row.int()? != 0))
+            })
+            .collect()
+    }
+
+    async fn refuse_newer(&self) -> Result<()> {
+        let known = MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0);
+        match self.versions().await?.into_iter().find(|(version, breaking)| *version > known && *breaking) {
+            None => Ok(()),
+            Some((version, _)) => Err(Error::new(
+                Kind::SchemaNewer,
+                format!(
+                    "this database has migration {version}, which this version of Tenure (it knows {known}) cannot \
+                     work with: upgrade the program"
+                ),
+            )),
+        }
+    }
+
+    /// Checks, without writing, that every table and column is there and that nothing refers to what is gone. The error
+    /// names the first thing that is wrong.
+    pub async fn verify(&self) -> Result<()> {
+        self.refuse_newer().await?;
+        let applied: BTreeSet<i64> = self.versions().await?.into_iter().map(|(version, _)| version).collect();
+        if let Some((version, name, ..)) = MIGRATIONS.iter().find(|(version, ..)| !applied.contains(version)) {
+            return Err(broken(format!("migration {version} ({name}) has not been applied: call `install`")));
+        }
+        for (table, columns) in tables() {
+            let found = self.columns(&table).await?;
+            if found.is_empty() {
+                return Err(broken(format!("table {table} is missing: restore it from a backup")));
+            }
+            if let Some(column) = columns.iter().find(|column| !found.contains(*column)) {
+                return Err(broken(format!("table {table} has no column {column}: restore it from a backup")));
+            }
+        }
+        for (what, from, condition) in ORPHANS {
+            let count = self.count(from, condition).await?;
+            if count > 0 {
+                return Err(broken(format!("{count} rows of {what}")));
+            }
+        }
+        Ok(())
+    }
+
+    async fn columns(&self, table: &str) -> Result<BTreeSet<String>> {
+        let text = match self.db() {
+            Db::Postgres(db) => format!(
+                "select column_name::text from information_schema.columns where table_schema = '{}' and table_name = '{table}'",
+                db.schema.replace('\'', "''")
+            ),
+            #[cfg(any(feature = "sqlite", feature = "turso"))]
+            _ => format!("select name from pragma_table_info('tenure_{table}')"),
+        };
+        self.db().inspect(text).await?.iter().map(|row| row.fields("columns").text()).collect()
+    }
+
+    async fn count(&self, from: &str, condition: &str) -> Result<i64> {
+        let text = format!("select count(*) from tenure.{from} x where {condition}");
+        let schema = match self.db() {
+            Db::Postgres(db) => db.schema.as_str(),
+            #[cfg(any(feature = "sqlite", feature = "turso"))]
+            _ => "",
+        };
+        let rows = self.db().inspect(render(self.db().dialect(), schema, &text)).await?;
+        rows[0].fields("orphans").int()
+    }
+}
+
+const COLUMNS: &str =
+    "version bigint primary key, name text not null, breaking bigint not null, applied_at bigint not null";
+
+/// What must not be: a sentence, the table, the condition that finds it.
+const ORPHANS: &[(&str, &str, &str)] = &[
+    ("lane belong to no queue: delete them", "lane", "not exists (select 1 from tenure.queue q where q.id = x.queue)"),
+    (
+        "message belong to no lane: their queue was deleted while they were enqueued; delete them",
+        "message",
+        "not exists (select 1 from tenure.lane l where l.id = x.lane)",
+    ),
+    (
+        "scheduled belong to no lane: their queue was deleted while they were enqueued; delete them",
+        "scheduled",
+        "not exists (select 1 from tenure.lane l where l.id = x.lane)",
+    ),
+    (
+        "archive belong to no queue: delete them",
+        "archive",
+        "not exists (select 1 from tenure.queue q where q.id = x.queue)",
+    ),
+    (
+        "queue have another number of lanes than partitions: restore them from a backup",
+        "queue",
+        "x.partitions <> (select count(*) from tenure.lane l where l.queue = x.id)",
+    ),
+];
+
+fn broken(message: String) -> Error {
+    Error::new(Kind::Schema, message)
+}
+
+/// One migration as a step that does nothing when it was applied before.
+fn postgres_step(schema: &str, version: i64, name: &str, text: &str) -> String {
+    let text = render(Dialect::Postgres, schema, text);
+    let schema = quoted(schema);
+    let breaking = i64::from(BREAKING.contains(&version));
+    // The tag must not occur in the text; dollar quotes carry the migration through `execute` unchanged.
+    format!(
+        "do $step$ begin\n\
+         if not exists (select 1 from {schema}.migration where version = {version}) then\n\
+         execute $text${text}$text$;\n\
+         insert into {schema}.migration (version, name, breaking, applied_at)\n\
+         values ({version}, '{name}', {breaking}, (extract(epoch from clock_timestamp()) * 1000000)::bigint);\n\
+         end if;\nend $step$;\n"
+    )
+}
+
+/// Every table and its columns, read from the migrations themselves: `create table tenure.name (` and one column a line.
+fn tables() -> Vec<(String, Vec<String>)> {
+    let mut tables: Vec<(String, Vec<String>)> = Vec::new();
+    for (_, _, text, _) in MIGRATIONS {
+        let mut open = false;
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("create table tenure.") {
+                tables.push((rest.trim_end_matches(" (").to_owned(), Vec::new()));
+                open = true;
+            } else if line.starts_with(')') {
+                open = false;
+            } else if open && let Some((_, columns)) = tables.last_mut() {
+                let word = line.split_whitespace().next().unwrap_or_default();
+                if !matches!(word, "" | "--" | "unique" | "primary") {
+                    columns.push(word.to_owned());
+                }
+            }
+        }
+    }
+    tables
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_read_from_the_migrations() {
+        let tables = tables();
+        let message = tables.iter().find(|(name, _)| name == "message").expect("there is a message table");
+        assert!(message.1.iter().any(|column| column == "leased_until"));
+        assert!(tables.iter().all(|(_, columns)| columns.len() > 1), "{tables:?}");
+        assert!(tables.iter().flat_map(|(_, columns)| columns).all(|column| column != "(queue,"));
+    }
+
+    #[test]
+    fn both_dialects_have_the_same_numbers_and_no_dollar_quotes() {
+        for (at, (version, _, postgres, _)) in MIGRATIONS.iter().enumerate() {
+            assert_eq!(*version, at as i64 + 1);
+            assert!(!postgres.contains("$text$"));
+        }
+    }
+}

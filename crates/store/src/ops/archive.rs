@@ -1,0 +1,134 @@
+//! What is remembered of finished messages: look, count, replay the dead, forget the old.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::clock::micros;
+use crate::db::decode;
+use crate::error::{Error, Kind, Result};
+use crate::ops::reserve;
+use crate::sql::*;
+use crate::store::Store;
+use crate::types::{Archived, Micros, Outcome};
+use crate::value::{Column, Fields, Value};
+
+impl Store {
+    /// The finished message with this identity.
+    pub async fn archive_get(&self, id: i64) -> Result<Option<Archived>> {
+        let params = [Value::Int(id)];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move {
+                    let row = conn.query_opt(ARCHIVE_GET, &params).await?;
+                    row.map(|row| archived(&mut row.fields(ARCHIVE_GET.name))).transpose()
+                })
+            })
+            .await
+    }
+
+    /// Finished messages of a queue, newest first, from `pivot` (time and identity, inclusive) downwards.
+    pub async fn archive_list(
+        &self,
+        queue: i64,
+        dead_only: bool,
+        pivot: Option<(Micros, i64)>,
+        limit: usize,
+    ) -> Result<Vec<Archived>> {
+        let (at, id) = pivot.unwrap_or((i64::MAX, i64::MAX));
+        let params =
+            [Value::Int(queue), Value::Bool(dead_only), Value::Int(at), Value::Int(id), Value::Int(limit as i64)];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move { decode(ARCHIVE_LIST, &conn.query(ARCHIVE_LIST, &params).await?, archived) })
+            })
+            .await
+    }
+
+    /// How many messages of a queue are dead, and how many finished ones are remembered in all.
+    pub async fn archive_count(&self, queue: i64) -> Result<(u64, u64)> {
+        let params = [Value::Int(queue)];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move {
+                    let rows = conn.query(ARCHIVE_COUNT, &params).await?;
+                    let mut row = rows[0].fields(ARCHIVE_COUNT.name);
+                    let mut count = || row.int().map(|count| u64::try_from(count).unwrap_or(0));
+                    Ok((count()?, count()?))
+                })
+            })
+            .await
+    }
+
+    /// Puts dead messages back at the tail of their lanes, ready, with fresh attempts and the same identity. One answer
+    /// each, the new position; none for one that is not dead: unknown, completed, or replayed before.
+    pub async fn archive_replay(&self, ids: &[i64]) -> Result<Vec<Option<i64>>> {
+        let column: Column = ids.iter().copied().collect();
+        let count = ids.len();
+        let clock = self.clock().value();
+        let act = self.db().transact(move |conn| {
+            Box::pin(async move {
+                if count == 0 {
+                    return Ok(Vec::new());
+                }
+                let new = reserve(conn, count).await?;
+                let rows = conn.each(ARCHIVE_REPLAY, &[clock], &[column, new]).await?;
+                decode(ARCHIVE_REPLAY, &rows, |row| Ok((row.int()?, row.int()?, row.int()?)))
+            })
+        });
+        let mut replayed = HashMap::new();
+        for (id, lane, identity) in act.await? {
+            self.ready(lane, id);
+            replayed.insert(identity, id);
+        }
+        Ok(ids.iter().map(|id| replayed.remove(id)).collect())
+    }
+
+    /// The identities of a queue's dead messages, oldest first: all, or of one kind.
+    pub async fn archive_dead(&self, queue: i64, kind: Option<&str>, limit: usize) -> Result<Vec<i64>> {
+        let params = [Value::Int(queue), kind.into(), Value::Int(limit as i64)];
+        self.db()
+            .read(move |conn| {
+                Box::pin(
+                    async move { decode(ARCHIVE_DEAD, &conn.query(ARCHIVE_DEAD, &params).await?, |row| row.int()) },
+                )
+            })
+            .await
+    }
+
+    /// Forgets one batch of a queue's finished messages: those older than `age`, or than the queue's own retention.
+    /// Returns how many; call it until it answers less than `limit`.
+    pub async fn archive_prune(&self, queue: i64, age: Option<Duration>, limit: usize) -> Result<u64> {
+        let params = [self.clock().value(), Value::Int(queue), age.map(micros).into(), Value::Int(limit as i64)];
+        self.db().write(move |conn| Box::pin(async move { conn.execute(ARCHIVE_PRUNE, &params).await })).await
+    }
+}
+
+fn archived(row: &mut Fields<'_>) -> Result<Archived> {
+    Ok(Archived {
+        id: row.int()?,
+        queue: row.int()?,
+        lane: row.int()?,
+        outcome: outcome(&row.text()?)?,
+        reason: row.text_or_null()?,
+        worker: row.int_or_null()?,
+        attempts: row.int()?,
+        max_attempts: row.int_or_null()?,
+        created_at: row.int()?,
+        finished_at: row.int()?,
+        expire_at: row.int_or_null()?,
+        key: row.text_or_null()?,
+        kind: row.text_or_null()?,
+        encoding: row.text_or_null()?,
+        reference: row.text_or_null()?,
+        payload: row.bytes()?,
+    })
+}
+
+fn outcome(name: &str) -> Result<Outcome> {
+    match name {
+        "completed" => Ok(Outcome::Completed),
+        "dead" => Ok(Outcome::Dead),
+        "expired" => Ok(Outcome::Expired),
+        other => Err(Error::new(Kind::Corrupt, format!("archive.outcome is '{other}', which no version ever wrote"))),
+    }
+}

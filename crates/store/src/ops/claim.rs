@@ -1,0 +1,86 @@
+//! Claiming: find the first free messages of a lane, lease them, return them, in one statement.
+
+use std::time::Duration;
+
+use crate::clock::{Clock, micros};
+use crate::db::Conn;
+use crate::error::Result;
+use crate::ops::message;
+use crate::sql::{LANE_FLOOR, MESSAGE_CLAIM, Statement};
+use crate::types::Message;
+use crate::value::{Fields, Row, Value};
+
+/// A message that was just leased.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) message: Message,
+    /// It has no attempt left, or no time: it was leased only to be buried under its fence.
+    pub(crate) doomed: Option<Doom>,
+}
+
+/// Why a leased message must be buried instead of delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doom {
+    Exhausted,
+    Expired,
+}
+
+/// Leases up to `limit` messages of one lane, from position `from` on, oldest first.
+pub(crate) async fn claim(
+    conn: &mut Conn<'_>,
+    clock: &Clock,
+    lane: i64,
+    from: i64,
+    limit: usize,
+    lease: Option<Duration>,
+    worker: Option<i64>,
+) -> Result<Vec<Claimed>> {
+    let params = [
+        clock.value(),
+        Value::Int(lane),
+        Value::Int(from),
+        Value::Int(limit as i64),
+        lease.map(micros).into(),
+        worker.into(),
+    ];
+    let rows = conn.query(MESSAGE_CLAIM, &params).await?;
+    claimed(MESSAGE_CLAIM, &rows, worker)
+}
+
+/// Decodes what a claim returned, oldest first: an update returns rows in any order.
+pub(crate) fn claimed(statement: Statement, rows: &[Row], worker: Option<i64>) -> Result<Vec<Claimed>> {
+    let mut claimed = crate::db::decode(statement, rows, |row| read(row, worker))?;
+    claimed.sort_unstable_by_key(|claimed| claimed.message.id);
+    Ok(claimed)
+}
+
+fn read(row: &mut Fields<'_>, worker: Option<i64>) -> Result<Claimed> {
+    let mut message = message(row)?;
+    let exhausted = row.bool_or_null()? == Some(true);
+    let expired = row.bool_or_null()? == Some(true);
+    message.keep = row.bool()?;
+    message.worker = worker;
+    let doomed = match (expired, exhausted) {
+        (true, _) => Some(Doom::Expired),
+        (false, true) => Some(Doom::Exhausted),
+        (false, false) => None,
+    };
+    Ok(Claimed { message, doomed })
+}
+
+/// The lowest live position of a lane, and what was running when we looked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FloorSeen {
+    /// None: the lane is empty from the old floor on.
+    pub(crate) floor: Option<i64>,
+    /// The oldest transaction still running.
+    pub(crate) running: i64,
+    /// The first transaction that had not begun.
+    pub(crate) started: i64,
+}
+
+pub(crate) async fn floor(conn: &mut Conn<'_>, lane: i64, from: i64) -> Result<FloorSeen> {
+    let rows = conn.query(LANE_FLOOR, &[Value::Int(lane), Value::Int(from)]).await?;
+    let mut row = rows[0].fields(LANE_FLOOR.name);
+    Ok(FloorSeen { floor: row.int_or_null()?, running: row.int()?, started: row.int()? })
+}

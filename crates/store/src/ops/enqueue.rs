@@ -1,0 +1,190 @@
+//! Enqueueing: many messages of many lanes in one statement, or with dedupe keys and due times in one transaction.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::clock::{Clock, micros};
+use crate::db::{Conn, decode};
+use crate::error::{Error, Kind, Result};
+use crate::ops::queue::check_duration;
+use crate::ops::{check_label, check_text, reserve};
+use crate::sql::{DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, MESSAGE_ENQUEUE, MESSAGE_SCHEDULE, Statement};
+use crate::types::{Due, Enqueued, NewMessage};
+use crate::value::Column;
+
+/// A message on its way into a lane.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) queue: i64,
+    pub(crate) lane: i64,
+    pub(crate) message: NewMessage,
+}
+
+impl Entry {
+    /// What it weighs in a combiner.
+    pub(crate) fn bytes(&self) -> usize {
+        self.message.payload.len() + 64
+    }
+
+    /// Whether it can go into the one statement of the hot path.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.message.dedupe.is_none() && self.message.due.is_none()
+    }
+}
+
+pub(crate) fn check(message: &NewMessage) -> Result<()> {
+    for (what, text) in [("the key", &message.key), ("the dedupe key", &message.dedupe)] {
+        text.as_deref().map_or(Ok(()), |text| check_text(what, text, 1024))?;
+    }
+    check_label("the kind", message.kind.as_deref())?;
+    check_label("the encoding", message.encoding.as_deref())?;
+    check_label("the reference", message.reference.as_deref())?;
+    message.expire.map_or(Ok(()), |expire| check_duration("the expiry", expire))?;
+    match message.due {
+        Some(Due::In(delay)) if !delay.is_zero() => check_duration("the delay", delay)?,
+        _ => {}
+    }
+    match message.max_attempts {
+        Some(0) => Err(crate::error::invalid("max_attempts is 0: leave it out, or give at least 1")),
+        Some(limit) if limit > i32::MAX as u32 => Err(crate::error::invalid("max_attempts is too large")),
+        _ => Ok(()),
+    }
+}
+
+/// Stores all entries, or none. Needs a transaction unless every entry is plain.
+pub(crate) async fn enqueue(conn: &mut Conn<'_>, clock: &Clock, entries: &[Entry]) -> Result<Vec<Enqueued>> {
+    if entries.iter().all(Entry::is_plain) {
+        return insert(conn, clock, MESSAGE_ENQUEUE, &entries.iter().collect::<Vec<_>>()).await;
+    }
+    let held = hold(conn, clock, entries).await?;
+    let fresh = |n: &usize| held[*n].is_none();
+    let (now, later): (Vec<usize>, Vec<usize>) =
+        (0..entries.len()).filter(fresh).partition(|n| entries[*n].message.due.is_none());
+    let mut answers = held;
+    for (statement, group) in [(MESSAGE_ENQUEUE, now), (MESSAGE_SCHEDULE, later)] {
+        let members: Vec<&Entry> = group.iter().map(|n| &entries[*n]).collect();
+        for (n, answer) in group.into_iter().zip(insert(conn, clock, statement, &members).await?) {
+            answers[n] = Some(answer);
+        }
+    }
+    remember(conn, entries, &answers).await?;
+    resolve_twins(entries, answers)
+}
+
+async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entries: &[&Entry]) -> Result<Vec<Enqueued>> {
+    if entries.is_empty() {
+        return Ok(Vec::new());
+    }
+    let messages = || entries.iter().map(|entry| &entry.message);
+    let mut columns = vec![
+        reserve(conn, entries.len()).await?,
+        entries.iter().map(|entry| entry.lane).collect(),
+        messages().map(|message| message.expire.map(micros)).collect(),
+        messages().map(|message| message.max_attempts.map(i64::from)).collect(),
+        messages().map(|message| message.key.clone()).collect(),
+        messages().map(|message| message.kind.clone()).collect(),
+        messages().map(|message| message.encoding.clone()).collect(),
+        messages().map(|message| message.reference.clone()).collect(),
+        messages().map(|message| message.payload.clone()).collect(),
+    ];
+    let scheduled = statement.index == MESSAGE_SCHEDULE.index;
+    if scheduled {
+        let at = |message: &NewMessage| match message.due {
+            Some(Due::At(at)) => Some(at),
+            _ => None,
+        };
+        let delay = |message: &NewMessage| match message.due {
+            Some(Due::In(delay)) => Some(micros(delay)),
+            _ => None,
+        };
+        columns.push(messages().map(at).collect());
+        columns.push(messages().map(delay).collect());
+    }
+    let rows = conn.each(statement, &[clock.value()], &columns).await?;
+    if rows.len() != entries.len() {
+        return Err(Error::new(Kind::NotFound, "the queue was deleted while messages were enqueued into it"));
+    }
+    decode(statement, &rows, |row| {
+        let (id, created_at, expire_at) = (row.int()?, row.int()?, row.int_or_null()?);
+        let due_at = if scheduled { Some(row.int()?) } else { None };
+        Ok(Enqueued { id, created_at, due_at, expire_at, duplicate: false })
+    })
+}
+
+/// Takes the dedupe keys of a batch. An entry whose key was taken before gets its answer here; one whose twin stands
+/// earlier in the same batch gets a placeholder that [`resolve_twins`] fills in.
+async fn hold(conn: &mut Conn<'_>, clock: &Clock, entries: &[Entry]) -> Result<Vec<Option<Enqueued>>> {
+    const TWIN: Enqueued = Enqueued { id: 0, created_at: 0, due_at: None, expire_at: None, duplicate: true };
+    let mut answers = vec![None; entries.len()];
+    let mut seen = HashSet::new();
+    for (entry, answer) in entries.iter().zip(&mut answers) {
+        if let Some(key) = &entry.message.dedupe
+            && !seen.insert((entry.queue, key))
+        {
+            *answer = Some(TWIN);
+        }
+    }
+    let wanted: Vec<usize> =
+        (0..entries.len()).filter(|n| entries[*n].message.dedupe.is_some() && answers[*n].is_none()).collect();
+    let keys = |members: &[usize]| -> [Column; 2] {
+        [
+            members.iter().map(|n| entries[*n].queue).collect(),
+            members.iter().map(|n| entries[*n].message.dedupe.clone()).collect(),
+        ]
+    };
+    let rows = conn.each(DEDUPE_HOLD, &[clock.value()], &keys(&wanted)).await?;
+    let won = decode(DEDUPE_HOLD, &rows, |row| Ok((row.int()?, row.text()?)))?;
+    let won: HashSet<_> = won.iter().map(|(queue, key)| (*queue, key.as_str())).collect();
+    let lost: Vec<usize> = wanted
+        .into_iter()
+        .filter(|n| !won.contains(&(entries[*n].queue, entries[*n].message.dedupe.as_deref().unwrap_or_default())))
+        .collect();
+    for row in conn.each(DEDUPE_FIND, &[], &keys(&lost)).await? {
+        let mut row = row.fields(DEDUPE_FIND.name);
+        let (n, id) = (row.int()? as usize, row.int()?);
+        answers[lost[n]] = Some(Enqueued { id, ..TWIN });
+    }
+    Ok(answers)
+}
+
+/// Writes down which message each taken key stands for.
+async fn remember(conn: &mut Conn<'_>, entries: &[Entry], answers: &[Option<Enqueued>]) -> Result<()> {
+    let taken: Vec<(&Entry, i64)> = entries
+        .iter()
+        .zip(answers)
+        .filter_map(|(entry, answer)| answer.filter(|a| !a.duplicate).map(|a| (entry, a.id)))
+        .filter(|(entry, _)| entry.message.dedupe.is_some())
+        .collect();
+    let columns = [
+        taken.iter().map(|(entry, _)| entry.queue).collect(),
+        taken.iter().map(|(entry, _)| entry.message.dedupe.clone()).collect(),
+        taken.iter().map(|(_, id)| *id).collect::<Column>(),
+    ];
+    conn.each(DEDUPE_SET, &[], &columns).await?;
+    Ok(())
+}
+
+fn resolve_twins(entries: &[Entry], answers: Vec<Option<Enqueued>>) -> Result<Vec<Enqueued>> {
+    let mut ids: HashMap<(i64, &str), i64> = HashMap::new();
+    entries
+        .iter()
+        .zip(answers)
+        .map(|(entry, answer)| {
+            let mut answer = answer
+                .ok_or_else(|| Error::new(Kind::Corrupt, "a dedupe key is taken, but nobody knows by which message"))?;
+            if let Some(key) = &entry.message.dedupe {
+                let first = ids.entry((entry.queue, key)).or_insert(answer.id);
+                answer.id = *first;
+            }
+            Ok(answer)
+        })
+        .collect()
+}
+
+/// Which lane a keyed message belongs to: always the same one, in every process and in every version.
+pub(crate) fn lane_of_key(lanes: &[i64], key: &str) -> i64 {
+    // FNV-1a: stable by definition, unlike the standard library's hasher.
+    let hash = key
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    lanes[(hash % lanes.len() as u64) as usize]
+}

@@ -1,0 +1,237 @@
+//! The verbs of a holder: complete, release, retry, extend, bury. Each is compare-and-set on a fence.
+//!
+//! Invariants: a verb changes a message only while its fence holds; every item gets its own answer; a repeat of a verb
+//! that was done answers `Already` wherever the database still remembers, and never does it twice.
+
+use crate::clock::{Clock, micros};
+use crate::db::Conn;
+use crate::error::Result;
+use crate::ops::reserve;
+use crate::sql::{
+    MESSAGE_BURY, MESSAGE_COMPLETE, MESSAGE_COMPLETE_KEPT, MESSAGE_EXPLAIN, MESSAGE_EXTEND, MESSAGE_POSTPONE,
+    MESSAGE_RELEASE, MESSAGE_REQUEUE, Statement,
+};
+use crate::types::{Answer, Due, Fence, Micros, Outcome};
+use crate::value::{Column, Fields};
+
+/// What a holder wants done with a message.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Verb {
+    Complete,
+    /// Back to its place, at once; `uncount` when nobody ever received it.
+    Release {
+        uncount: bool,
+    },
+    /// To the tail, at once.
+    Requeue,
+    /// Ready again later.
+    Postpone {
+        due: Due,
+        keep_place: bool,
+    },
+    Extend(std::time::Duration),
+    /// `uncount`: the claim that found it doomed was not a delivery.
+    Bury {
+        outcome: Outcome,
+        reason: String,
+        uncount: bool,
+    },
+}
+
+/// One verb on one message.
+#[derive(Clone, Debug)]
+pub(crate) struct Finish {
+    pub(crate) fence: Fence,
+    pub(crate) verb: Verb,
+}
+
+/// What a verb did to one message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Finished {
+    pub(crate) answer: Answer,
+    /// A message became ready here: lane and position.
+    pub(crate) ready: Option<(i64, i64)>,
+    /// A message will be ready here: lane and time.
+    pub(crate) due: Option<(i64, Micros)>,
+    /// The lease's new end.
+    pub(crate) leased_until: Option<Micros>,
+}
+
+impl Finished {
+    const fn answer(answer: Answer) -> Self {
+        Finished { answer, ready: None, due: None, leased_until: None }
+    }
+}
+
+impl Verb {
+    /// Verbs that share a statement; sorted so that a batch always takes its locks in one order.
+    fn statement(&self, fence: &Fence) -> Statement {
+        match self {
+            Verb::Complete if fence.keep => MESSAGE_COMPLETE_KEPT,
+            Verb::Complete => MESSAGE_COMPLETE,
+            Verb::Release { .. } => MESSAGE_RELEASE,
+            Verb::Requeue => MESSAGE_REQUEUE,
+            Verb::Postpone { .. } => MESSAGE_POSTPONE,
+            Verb::Extend(_) => MESSAGE_EXTEND,
+            Verb::Bury { .. } => MESSAGE_BURY,
+        }
+    }
+}
+
+/// Whether a batch is one statement, and so needs no transaction around it.
+pub(crate) fn is_one_statement(items: &[Finish]) -> bool {
+    let statement = |item: &Finish| item.verb.statement(&item.fence).index;
+    items.windows(2).all(|pair| statement(&pair[0]) == statement(&pair[1]))
+}
+
+/// Applies every verb; one answer per item, in order.
+pub(crate) async fn finish(conn: &mut Conn<'_>, clock: &Clock, items: &[Finish]) -> Result<Vec<Finished>> {
+    let mut order: Vec<usize> = (0..items.len()).collect();
+    // One order for everybody: two batches that share messages then cannot deadlock.
+    order.sort_unstable_by_key(|n| (items[*n].verb.statement(&items[*n].fence).index, items[*n].fence.id));
+    let mut answers: Vec<Option<Finished>> = vec![None; items.len()];
+    for group in order.chunk_by(|a, b| {
+        items[*a].verb.statement(&items[*a].fence).index == items[*b].verb.statement(&items[*b].fence).index
+    }) {
+        apply(conn, clock, items, group, &mut answers).await?;
+    }
+    let missed: Vec<usize> = (0..items.len()).filter(|n| answers[*n].is_none()).collect();
+    explain(conn, items, &missed, &mut answers).await?;
+    Ok(answers.into_iter().map(|answer| answer.unwrap_or(Finished::answer(Answer::Unknown))).collect())
+}
+
+async fn apply(
+    conn: &mut Conn<'_>,
+    clock: &Clock,
+    items: &[Finish],
+    group: &[usize],
+    answers: &mut [Option<Finished>],
+) -> Result<()> {
+    let member = |n: &usize| &items[*n];
+    let statement = member(&group[0]).verb.statement(&member(&group[0]).fence);
+    let fences = || group.iter().map(|n| member(n).fence);
+    let mut columns: Vec<Column> = vec![
+        fences().map(|fence| fence.id).collect(),
+        fences().map(|fence| fence.attempt).collect(),
+        fences().map(|fence| fence.worker).collect(),
+    ];
+    let timed = match &member(&group[0]).verb {
+        Verb::Complete => statement.index == MESSAGE_COMPLETE_KEPT.index,
+        Verb::Release { .. } => {
+            let uncount = |n: &usize| i64::from(member(n).verb == Verb::Release { uncount: true });
+            columns.push(group.iter().map(uncount).collect());
+            false
+        }
+        Verb::Requeue => {
+            columns.push(reserve(conn, group.len()).await?);
+            false
+        }
+        Verb::Postpone { .. } => {
+            postpone_columns(group.iter().map(|n| &member(n).verb), &mut columns);
+            true
+        }
+        Verb::Extend(_) => {
+            let extra = |n: &usize| match member(n).verb {
+                Verb::Extend(extra) => micros(extra),
+                _ => 0,
+            };
+            columns.push(group.iter().map(extra).collect());
+            true
+        }
+        Verb::Bury { .. } => {
+            columns.push(reserve(conn, group.len()).await?);
+            bury_columns(group.iter().map(|n| &member(n).verb), &mut columns);
+            true
+        }
+    };
+    let clock = [clock.value()];
+    let fixed = if timed { &clock[..] } else { &[] };
+    for row in conn.each(statement, fixed, &columns).await? {
+        let mut row = row.fields(statement.name);
+        let n = group[row.int()? as usize];
+        answers[n] = Some(done(&items[n].verb, &mut row)?);
+    }
+    Ok(())
+}
+
+fn postpone_columns<'a>(verbs: impl Iterator<Item = &'a Verb>, columns: &mut Vec<Column>) {
+    let (mut at, mut delay, mut keep) = (Vec::new(), Vec::new(), Vec::new());
+    for verb in verbs {
+        if let Verb::Postpone { due, keep_place } = verb {
+            at.push(if let Due::At(at) = due { Some(*at) } else { None });
+            delay.push(if let Due::In(delay) = due { Some(micros(*delay)) } else { None });
+            keep.push(*keep_place);
+        }
+    }
+    columns.extend([Column::Ints(at), Column::Ints(delay), Column::Bools(keep)]);
+}
+
+fn bury_columns<'a>(verbs: impl Iterator<Item = &'a Verb>, columns: &mut Vec<Column>) {
+    let (mut outcomes, mut reasons, mut uncounts) = (Vec::new(), Vec::new(), Vec::new());
+    for verb in verbs {
+        if let Verb::Bury { outcome, reason, uncount } = verb {
+            outcomes.push(Some(outcome.name().to_owned()));
+            reasons.push(Some(reason.clone()));
+            uncounts.push(Some(i64::from(*uncount)));
+        }
+    }
+    columns.extend([Column::Texts(outcomes), Column::Texts(reasons), Column::Ints(uncounts)]);
+}
+
+/// Reads what a statement returned for one message, behind its ordinal.
+fn done(verb: &Verb, row: &mut Fields<'_>) -> Result<Finished> {
+    let mut done = Finished::answer(Answer::Done);
+    match verb {
+        Verb::Complete => {}
+        Verb::Release { .. } | Verb::Requeue => {
+            let id = row.int()?;
+            done.ready = Some((row.int()?, id));
+        }
+        Verb::Postpone { .. } => done.due = Some((row.int()?, row.int()?)),
+        Verb::Extend(_) => done.leased_until = Some(row.int()?),
+        Verb::Bury { .. } => {
+            let (lane, id) = (row.int_or_null()?, row.int_or_null()?);
+            done.ready = lane.zip(id);
+        }
+    }
+    Ok(done)
+}
+
+/// Finds out why some verbs changed nothing. Only misses pay for this.
+async fn explain(
+    conn: &mut Conn<'_>,
+    items: &[Finish],
+    missed: &[usize],
+    answers: &mut [Option<Finished>],
+) -> Result<()> {
+    let ids: Column = missed.iter().map(|n| items[*n].fence.id).collect();
+    for row in conn.each(MESSAGE_EXPLAIN, &[], &[ids]).await? {
+        let mut row = row.fields(MESSAGE_EXPLAIN.name);
+        let n = missed[row.int()? as usize];
+        let (place, attempts, leased_until) = (row.text()?, row.int()?, row.int()?);
+        let found = judge(&items[n], &place, attempts, leased_until);
+        // A message is in one place, but what it left behind may be in another: the better answer wins.
+        if answers[n].is_none_or(|known| known.answer != Answer::Already) {
+            answers[n] = Some(Finished::answer(found));
+        }
+    }
+    Ok(())
+}
+
+/// A miss is a repeat when the message is exactly where this verb, under this fence, would have put it.
+fn judge(item: &Finish, place: &str, attempts: i64, leased_until: Micros) -> Answer {
+    let same = item.fence.attempt.is_none_or(|attempt| attempt == attempts);
+    let free = leased_until == 0;
+    let repeat = match (&item.verb, place) {
+        (Verb::Complete, "completed") => same,
+        (Verb::Release { uncount: false }, "live") => same && free,
+        (Verb::Requeue, "moved") => same && free,
+        (Verb::Postpone { .. }, "scheduled") => same,
+        (Verb::Bury { uncount, .. }, "dead" | "expired") => {
+            item.fence.attempt.is_none_or(|attempt| attempt == attempts + i64::from(*uncount))
+        }
+        (Verb::Bury { .. }, "buried") => true,
+        _ => false,
+    };
+    if repeat { Answer::Already } else { Answer::Lost }
+}

@@ -1,0 +1,167 @@
+//! Keys: all ready messages of one key under one lease, in order, to one holder at a time.
+//!
+//! Invariants: `key_lease` has one row per held key, and taking it is compare-and-set, so two holders cannot be; a
+//! holder gets every message of the key that is ready at that moment; what arrives later waits, and is not touched
+//! when the holder finishes. Messages of the key with a `leased_until` other than zero are exactly the holder's.
+
+use std::time::Duration;
+
+use crate::clock::{Clock, micros};
+use crate::db::{Conn, decode};
+use crate::error::Result;
+use crate::ops::claim::{Claimed, claimed};
+use crate::ops::finish::{Finish, Verb, finish};
+use crate::ops::queue::check_duration;
+use crate::ops::reserve;
+use crate::sql::*;
+use crate::store::Store;
+use crate::types::{Answer, Fence, KeyBatch, Micros};
+use crate::value::{Column, Value};
+
+impl Store {
+    /// Leases all ready messages of the first free key of these lanes; none when no key is free.
+    pub async fn claim_key(
+        &self,
+        lanes: &[i64],
+        lease: Option<Duration>,
+        worker: Option<i64>,
+    ) -> Result<Option<KeyBatch>> {
+        lease.map_or(Ok(()), |lease| check_duration("the lease", lease))?;
+        for lane in lanes {
+            self.promote(*lane).await?;
+            loop {
+                let (lane, clock) = (*lane, self.clock().clone());
+                let act = self
+                    .db()
+                    .transact(move |conn| Box::pin(async move { claim_key(conn, &clock, lane, lease, worker).await }));
+                match act.await? {
+                    Attempt::Empty => break,
+                    Attempt::Raced => {}
+                    Attempt::Held(batch) => return Ok(Some(batch)),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Completes every message of a key's lease and lets the key go.
+    pub async fn key_complete(&self, token: i64) -> Result<Answer> {
+        let clock = self.clock().clone();
+        let answer = self.db().transact(move |conn| {
+            Box::pin(async move {
+                let Some((lane, key)) = let_go(conn, token).await? else { return Ok(Answer::Lost) };
+                finish_held(conn, &clock, lane, &key, Verb::Complete).await?;
+                Ok(Answer::Done)
+            })
+        });
+        let answer = answer.await?;
+        self.wake_all();
+        Ok(answer)
+    }
+
+    /// Gives every message of a key's lease back, in place. With a delay nobody gets the key until it has passed, so
+    /// that what arrives meanwhile cannot overtake.
+    pub async fn key_abandon(&self, token: i64, delay: Duration) -> Result<Answer> {
+        let clock = self.clock().clone();
+        let answer = self.db().transact(move |conn| {
+            Box::pin(async move {
+                let held = match delay.is_zero() {
+                    true => let_go(conn, token).await?,
+                    false => defer(conn, &clock, token, delay).await?,
+                };
+                let Some((lane, key)) = held else { return Ok(Answer::Lost) };
+                finish_held(conn, &clock, lane, &key, Verb::Release { uncount: false }).await?;
+                Ok(Answer::Done)
+            })
+        });
+        let answer = answer.await?;
+        self.wake_all();
+        Ok(answer)
+    }
+
+    /// Extends a key's lease from its deadline, or from now if that has passed. None: it is no longer yours.
+    pub async fn key_extend(&self, token: i64, extra: Duration) -> Result<Option<Micros>> {
+        check_duration("the extension", extra)?;
+        let clock = self.clock().clone();
+        self.db()
+            .transact(move |conn| {
+                Box::pin(async move {
+                    let params = [clock.value(), Value::Int(token), Value::Int(micros(extra))];
+                    let Some(row) = conn.query_opt(KEY_EXTEND, &params).await? else { return Ok(None) };
+                    let mut row = row.fields(KEY_EXTEND.name);
+                    let (lane, key, until) = (row.int()?, row.text()?, row.int()?);
+                    conn.execute(KEY_STRETCH, &[Value::Int(lane), Value::Text(key), Value::Int(until)]).await?;
+                    Ok(Some(until))
+                })
+            })
+            .await
+    }
+}
+
+enum Attempt {
+    /// No key is free.
+    Empty,
+    /// Somebody else was faster, or all that the key had was dead: look again.
+    Raced,
+    Held(KeyBatch),
+}
+
+async fn claim_key(
+    conn: &mut Conn<'_>,
+    clock: &Clock,
+    lane: i64,
+    lease: Option<Duration>,
+    worker: Option<i64>,
+) -> Result<Attempt> {
+    let Some(row) = conn.query_opt(KEY_PICK, &[clock.value(), Value::Int(lane)]).await? else {
+        return Ok(Attempt::Empty);
+    };
+    let key = row.fields(KEY_PICK.name).text()?;
+    let Column::Ints(tokens) = reserve(conn, 1).await? else { return Ok(Attempt::Empty) };
+    let lease = lease.map(micros).into();
+    let params = [clock.value(), Value::Int(lane), key.as_str().into(), lease, worker.into(), tokens[0].into()];
+    let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(Attempt::Raced) };
+    let mut row = row.fields(KEY_HOLD.name);
+    let (token, leased_until) = (row.int()?, row.int()?);
+    let params = [clock.value(), Value::Int(lane), key.as_str().into(), Value::Int(leased_until), worker.into()];
+    let rows = conn.query(KEY_LEASE, &params).await?;
+    let messages = alive(conn, clock, claimed(KEY_LEASE, &rows, worker)?).await?;
+    if messages.is_empty() {
+        let_go(conn, token).await?;
+        return Ok(Attempt::Raced);
+    }
+    Ok(Attempt::Held(KeyBatch { lane, key, token, leased_until, messages }))
+}
+
+/// Buries what has run out of attempts or time, in the same transaction, and passes on the rest.
+async fn alive(conn: &mut Conn<'_>, clock: &Clock, claimed: Vec<Claimed>) -> Result<Vec<crate::types::Message>> {
+    let (doomed, living): (Vec<_>, Vec<_>) = claimed.into_iter().partition(|claimed| claimed.doomed.is_some());
+    let burials: Vec<Finish> = doomed.iter().filter_map(super::lifecycle::burial).collect();
+    finish(conn, clock, &burials).await?;
+    Ok(living.into_iter().map(|claimed| claimed.message).collect())
+}
+
+async fn let_go(conn: &mut Conn<'_>, token: i64) -> Result<Option<(i64, String)>> {
+    let row = conn.query_opt(KEY_RELEASE, &[Value::Int(token)]).await?;
+    row.map(|row| lane_and_key(&row, KEY_RELEASE)).transpose()
+}
+
+async fn defer(conn: &mut Conn<'_>, clock: &Clock, token: i64, delay: Duration) -> Result<Option<(i64, String)>> {
+    let Column::Ints(tokens) = reserve(conn, 1).await? else { return Ok(None) };
+    let params = [clock.value(), Value::Int(token), Value::Int(micros(delay)), tokens[0].into()];
+    let row = conn.query_opt(KEY_DEFER, &params).await?;
+    row.map(|row| lane_and_key(&row, KEY_DEFER)).transpose()
+}
+
+fn lane_and_key(row: &crate::value::Row, statement: Statement) -> Result<(i64, String)> {
+    let mut row = row.fields(statement.name);
+    Ok((row.int()?, row.text()?))
+}
+
+async fn finish_held(conn: &mut Conn<'_>, clock: &Clock, lane: i64, key: &str, verb: Verb) -> Result<()> {
+    let rows = conn.query(KEY_HELD, &[Value::Int(lane), key.into()]).await?;
+    let items =
+        decode(KEY_HELD, &rows, |row| Ok(Finish { fence: Fence::exact(row.int()?, row.int()?), verb: verb.clone() }))?;
+    finish(conn, clock, &items).await?;
+    Ok(())
+}

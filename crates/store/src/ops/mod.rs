@@ -1,0 +1,77 @@
+//! The acts: one Rust body each, over the waist. An act picks a statement, binds, decodes; nothing more.
+
+pub(crate) mod archive;
+pub(crate) mod claim;
+pub(crate) mod enqueue;
+pub(crate) mod event;
+pub(crate) mod finish;
+pub(crate) mod inspect;
+pub(crate) mod key;
+pub(crate) mod lifecycle;
+pub(crate) mod queue;
+pub(crate) mod worker;
+
+use crate::db::Conn;
+use crate::error::{Result, invalid};
+use crate::sql::{Dialect, MESSAGE_RESERVE};
+use crate::value::{Column, Fields, Value};
+
+use crate::types::Message;
+
+/// Fresh ids for `count` messages: a column of nulls on PostgreSQL, where the statement draws them from the sequence.
+pub(crate) async fn reserve(conn: &mut Conn<'_>, count: usize) -> Result<Column> {
+    if conn.dialect() == Dialect::Postgres {
+        return Ok(Column::Ints(vec![None; count]));
+    }
+    let rows = conn.query(MESSAGE_RESERVE, &[Value::Int(count as i64)]).await?;
+    let last = rows[0].fields(MESSAGE_RESERVE.name).int()?;
+    Ok((last - count as i64 + 1..=last).collect())
+}
+
+/// The columns that every statement returning messages begins with.
+pub(crate) fn message(fields: &mut Fields<'_>) -> Result<Message> {
+    Ok(Message {
+        id: fields.int()?,
+        lane: fields.int()?,
+        leased_until: fields.int()?,
+        created_at: fields.int()?,
+        expire_at: fields.int_or_null()?,
+        origin_id: fields.int_or_null()?,
+        attempts: fields.int()?,
+        max_attempts: fields.int_or_null()?,
+        buried_id: fields.int_or_null()?,
+        buried_from: fields.text_or_null()?,
+        reason: fields.text_or_null()?,
+        source_id: fields.text_or_null()?,
+        key: fields.text_or_null()?,
+        kind: fields.text_or_null()?,
+        encoding: fields.text_or_null()?,
+        reference: fields.text_or_null()?,
+        payload: fields.bytes()?,
+        worker: None,
+        due_at: None,
+        keep: true,
+    })
+}
+
+/// Names and labels are text in every database: no NUL, which PostgreSQL cannot store, and a sane length.
+pub(crate) fn check_text(what: &str, text: &str, max: usize) -> Result<()> {
+    if text.is_empty() {
+        return Err(invalid(format!("{what} is empty: give it at least one character")));
+    }
+    if text.len() > max {
+        return Err(invalid(format!("{what} has {} bytes: at most {max} are allowed", text.len())));
+    }
+    if text.contains('\0') {
+        return Err(invalid(format!("{what} contains a NUL character, which databases cannot store in text")));
+    }
+    Ok(())
+}
+
+/// Optional labels may be empty.
+pub(crate) fn check_label(what: &str, text: Option<&str>) -> Result<()> {
+    match text {
+        None | Some("") => Ok(()),
+        Some(text) => check_text(what, text, 65_536),
+    }
+}

@@ -1,0 +1,242 @@
+//! Queues: create, look up, change, pause, delete with everything in them.
+
+use std::time::Duration;
+
+use crate::clock::micros;
+use crate::db::{Conn, decode};
+use crate::error::{Error, Kind, Result, invalid};
+use crate::ops::check_text;
+use crate::sql::*;
+use crate::store::Store;
+use crate::types::{Queue, Settings};
+use crate::value::{Column, Fields, Value};
+
+/// More lanes than this is a mistake, not a plan.
+const MAX_PARTITIONS: u32 = 10_000;
+
+impl Store {
+    /// Creates a queue. A name that is taken is an error, and changes nothing.
+    pub async fn queue_create(&self, name: &str, settings: Settings) -> Result<Queue> {
+        check(name, &settings)?;
+        let clock = self.clock().clone();
+        let owned = name.to_owned();
+        let created = self.db().transact(move |conn| {
+            Box::pin(async move {
+                find_dead_queue(conn, &owned, &settings).await?;
+                let mut params = vec![clock.value(), owned.as_str().into(), settings.namespace.as_str().into()];
+                params.push(Value::Int(settings.partitions.into()));
+                params.extend(changeable(&settings));
+                let rows = conn.query(QUEUE_CREATE, &params).await?;
+                let mut fields = rows[0].fields(QUEUE_CREATE.name);
+                let (id, created_at) = (fields.int()?, fields.int()?);
+                let partitions: Column = (0..i64::from(settings.partitions)).collect();
+                let rows = conn.each(LANE_CREATE, &[Value::Int(id)], &[partitions]).await?;
+                let lanes = decode(LANE_CREATE, &rows, |row| row.int())?;
+                let (name, paused_at, updated_at) = (owned, None, created_at);
+                Ok(Queue { id, name, settings, paused_at, created_at, updated_at, lanes })
+            })
+        });
+        created.await.map_err(|error| match error.kind() {
+            Kind::AlreadyExists => {
+                Error::new(Kind::AlreadyExists, format!("a queue named '{name}' already exists")).with_source(error)
+            }
+            _ => error,
+        })
+    }
+
+    /// The queue of that name.
+    pub async fn queue_get(&self, name: &str) -> Result<Queue> {
+        let owned = name.to_owned();
+        let found = self.db().read(move |conn| Box::pin(async move { get(conn, &owned).await })).await?;
+        found.ok_or_else(|| missing(name))
+    }
+
+    /// Queues by name, from the first one at or after `pivot`, of one namespace or of all.
+    pub async fn queue_list(&self, pivot: &str, namespace: Option<&str>, limit: usize) -> Result<Vec<Queue>> {
+        let params = [pivot.into(), namespace.into(), Value::Int(limit as i64)];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move {
+                    let rows = conn.query(QUEUE_LIST, &params).await?;
+                    let mut queues = decode(QUEUE_LIST, &rows, queue)?;
+                    for queue in &mut queues {
+                        queue.lanes = lanes(conn, queue.id).await?;
+                    }
+                    Ok(queues)
+                })
+            })
+            .await
+    }
+
+    /// Replaces a queue's settings, all but its namespace and its number of partitions, which stay as they were made.
+    pub async fn queue_update(&self, name: &str, settings: Settings) -> Result<Queue> {
+        check(name, &settings)?;
+        let clock = self.clock().clone();
+        let owned = name.to_owned();
+        let updated = self.db().transact(move |conn| {
+            Box::pin(async move {
+                find_dead_queue(conn, &owned, &settings).await?;
+                let mut params = vec![clock.value(), owned.as_str().into()];
+                params.extend(changeable(&settings));
+                conn.query(QUEUE_UPDATE, &params).await?;
+                get(conn, &owned).await
+            })
+        });
+        updated.await?.ok_or_else(|| missing(name))
+    }
+
+    /// Stops handing out messages of a queue; everything else goes on. Pausing twice is the same as once.
+    pub async fn queue_pause(&self, name: &str) -> Result<()> {
+        self.set_paused(name, true).await
+    }
+
+    /// Hands out messages of a queue again.
+    pub async fn queue_resume(&self, name: &str) -> Result<()> {
+        self.set_paused(name, false).await?;
+        self.wake_all();
+        Ok(())
+    }
+
+    async fn set_paused(&self, name: &str, paused: bool) -> Result<()> {
+        let params = [self.clock().value(), name.into(), Value::Bool(paused)];
+        let found = self.db().write(move |conn| Box::pin(async move { conn.query_opt(QUEUE_PAUSE, &params).await }));
+        found.await?.map(drop).ok_or_else(|| missing(name))
+    }
+
+    /// Deletes a queue with its messages, its archive and everything that is known about it. Returns how many messages
+    /// were lost with it.
+    pub async fn queue_delete(&self, name: &str) -> Result<u64> {
+        let owned = name.to_owned();
+        let found = self.db().transact(move |conn| {
+            Box::pin(async move {
+                let Some(queue) = get(conn, &owned).await? else { return Ok(None) };
+                let id = [Value::Int(queue.id)];
+                conn.execute(QUEUE_ORPHAN, &id).await?;
+                conn.execute(QUEUE_DELETE, &id).await?;
+                conn.execute(QUEUE_DELETE_LANES, &id).await?;
+                conn.execute(QUEUE_DELETE_ARCHIVE, &id).await?;
+                conn.execute(QUEUE_DELETE_DEDUPE, &id).await?;
+                let gone = delete_lanes(conn, &queue.lanes).await?;
+                Ok(Some((queue.lanes, gone)))
+            })
+        });
+        let (lanes, gone) = found.await?.ok_or_else(|| missing(name))?;
+        // An enqueue that began before the lanes were gone may have committed after: its messages belong to nobody.
+        let late = self.db().transact(move |conn| Box::pin(async move { delete_lanes(conn, &lanes).await })).await?;
+        Ok(gone + late)
+    }
+}
+
+async fn delete_lanes(conn: &mut Conn<'_>, lanes: &[i64]) -> Result<u64> {
+    let mut gone = 0;
+    for lane in lanes {
+        let lane = [Value::Int(*lane)];
+        gone += conn.execute(LANE_DELETE_MESSAGES, &lane).await?;
+        gone += conn.execute(LANE_DELETE_SCHEDULED, &lane).await?;
+        conn.execute(LANE_DELETE_KEYS, &lane).await?;
+    }
+    Ok(gone)
+}
+
+pub(crate) fn missing(name: &str) -> Error {
+    Error::new(Kind::NotFound, format!("there is no queue named '{name}': create it first"))
+}
+
+async fn get(conn: &mut Conn<'_>, name: &str) -> Result<Option<Queue>> {
+    let Some(row) = conn.query_opt(QUEUE_GET, &[name.into()]).await? else { return Ok(None) };
+    let mut queue = queue(&mut row.fields(QUEUE_GET.name))?;
+    queue.lanes = lanes(conn, queue.id).await?;
+    Ok(Some(queue))
+}
+
+async fn lanes(conn: &mut Conn<'_>, queue: i64) -> Result<Vec<i64>> {
+    let rows = conn.query(LANE_LIST, &[Value::Int(queue)]).await?;
+    decode(LANE_LIST, &rows, |row| row.int())
+}
+
+fn queue(row: &mut Fields<'_>) -> Result<Queue> {
+    let (id, name, namespace) = (row.int()?, row.text()?, row.text()?);
+    let settings = Settings {
+        namespace,
+        partitions: u32::try_from(row.int()?).unwrap_or(u32::MAX),
+        lease: duration(row.int()?),
+        expire: row.int_or_null()?.map(duration),
+        max_attempts: row.int_or_null()?.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX)),
+        dead_queue: row.text_or_null()?,
+        retain_completed: row.int_or_null()?.map(duration),
+        retain_dead: row.int_or_null()?.map(duration),
+        tail_on_expiry: row.bool()?,
+        dedupe_window: duration(row.int()?),
+        reference: row.text()?,
+    };
+    let (paused_at, created_at, updated_at) = (row.int_or_null()?, row.int()?, row.int()?);
+    Ok(Queue { id, name, settings, paused_at, created_at, updated_at, lanes: Vec::new() })
+}
+
+/// Microseconds of the database as a duration; never negative by construction.
+pub(crate) fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+}
+
+/// The settings that an update may change, in the order of the statements' parameters.
+fn changeable(settings: &Settings) -> [Value; 9] {
+    [
+        Value::Int(micros(settings.lease)),
+        settings.expire.map(micros).into(),
+        settings.max_attempts.map(i64::from).into(),
+        settings.dead_queue.as_deref().into(),
+        settings.retain_completed.map(micros).into(),
+        settings.retain_dead.map(micros).into(),
+        Value::Bool(settings.tail_on_expiry),
+        Value::Int(micros(settings.dedupe_window)),
+        settings.reference.as_str().into(),
+    ]
+}
+
+fn check(name: &str, settings: &Settings) -> Result<()> {
+    check_text("the queue's name", name, 512)?;
+    check_text("the namespace", &settings.namespace, 512)?;
+    if !settings.reference.is_empty() {
+        check_text("the queue's reference", &settings.reference, 65_536)?;
+    }
+    if !(1..=MAX_PARTITIONS).contains(&settings.partitions) {
+        return Err(invalid(format!("partitions must be 1 to {MAX_PARTITIONS}, not {}", settings.partitions)));
+    }
+    check_duration("the lease", settings.lease)?;
+    for (what, duration) in [("the expiry", settings.expire), ("the retention", settings.retain_completed)] {
+        duration.map_or(Ok(()), |duration| check_duration(what, duration))?;
+    }
+    if settings.max_attempts == Some(0) {
+        return Err(invalid("max_attempts is 0: leave it out for no limit, or give at least 1"));
+    }
+    if settings.dead_queue.as_deref() == Some(name) {
+        return Err(invalid(format!("queue '{name}' cannot be its own dead queue: name another")));
+    }
+    Ok(())
+}
+
+/// Durations are 1 µs to 100 years: zero would be over before it began, and more overflows a database's arithmetic.
+pub(crate) fn check_duration(what: &str, duration: Duration) -> Result<()> {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+    if duration.as_micros() == 0 {
+        return Err(invalid(format!("{what} must be longer than zero")));
+    }
+    if duration > CENTURY {
+        return Err(invalid(format!("{what} must be at most 100 years")));
+    }
+    Ok(())
+}
+
+async fn find_dead_queue(conn: &mut Conn<'_>, name: &str, settings: &Settings) -> Result<()> {
+    let Some(dead) = &settings.dead_queue else { return Ok(()) };
+    match get(conn, dead).await? {
+        None => Err(Error::new(
+            Kind::NotFound,
+            format!("the dead queue '{dead}' of '{name}' does not exist: create it first"),
+        )),
+        Some(queue) if queue.settings.dead_queue.is_some() => {
+            Err(invalid(format!("'{dead}' has a dead queue of its own: dead letters would wander")))
+        }
+        Some(_) => Ok(()),
+    }
+}

@@ -1,0 +1,177 @@
+//! Workers: processes that register, send heartbeats, and are fenced when they are gone.
+//!
+//! Invariants: a name has at most one incarnation that is not stopped; a stopped incarnation never becomes anything
+//! else, and its heartbeat tells it so; the id of an incarnation is never used again.
+
+use std::time::Duration;
+
+use crate::clock::{Clock, micros};
+use crate::db::{Conn, decode};
+use crate::error::{Error, Kind, Result};
+use crate::ops::check_text;
+use crate::sql::*;
+use crate::store::Store;
+use crate::types::{Heartbeat, Worker, WorkerStatus};
+use crate::value::{Column, Fields, Value};
+
+impl Store {
+    /// Registers a process under a name. An earlier incarnation of that name is stopped and its leases are released:
+    /// a crashed worker restarts at once, and gets its own messages back.
+    pub async fn worker_register(&self, name: &str, queue: Option<i64>) -> Result<Worker> {
+        check_text("the worker's name", name, 512)?;
+        let (clock, name) = (self.clock().clone(), name.to_owned());
+        let act = self.db().transact(move |conn| {
+            Box::pin(async move {
+                let params = [clock.value(), name.as_str().into()];
+                let rows = conn.query(WORKER_FENCE, &params).await?;
+                let mut freed = Vec::new();
+                for old in decode(WORKER_FENCE, &rows, |row| row.int())? {
+                    freed.extend(release(conn, old).await?);
+                }
+                let params = [clock.value(), name.as_str().into(), queue.into()];
+                let rows = conn.query(WORKER_REGISTER, &params).await?;
+                Ok((worker(&mut rows[0].fields(WORKER_REGISTER.name))?, freed))
+            })
+        });
+        let (worker, freed) = act.await?;
+        self.freed(&freed);
+        Ok(worker)
+    }
+
+    /// A worker by its number.
+    pub async fn worker_get(&self, id: i64) -> Result<Worker> {
+        let found = self.db().read(move |conn| Box::pin(async move { get(conn, id).await })).await?;
+        found.ok_or_else(|| missing(id))
+    }
+
+    /// Workers of one queue, or all; with `silent_for`, only those that should have been heard of since.
+    pub async fn worker_list(&self, queue: Option<i64>, silent_for: Option<Duration>) -> Result<Vec<Worker>> {
+        let params = [self.clock().value(), queue.into(), silent_for.map(micros).into()];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move { decode(WORKER_LIST, &conn.query(WORKER_LIST, &params).await?, worker) })
+            })
+            .await
+    }
+
+    /// Says that these workers live. One answer each: a worker that was fenced must stop using its leases.
+    pub async fn worker_heartbeat(&self, ids: &[i64]) -> Result<Vec<Heartbeat>> {
+        let (clock, ids) = (self.clock().clone(), ids.to_vec());
+        self.db().transact(move |conn| Box::pin(async move { heartbeat(conn, &clock, &ids).await })).await
+    }
+
+    /// Ready to suspended.
+    pub async fn worker_suspend(&self, id: i64) -> Result<Worker> {
+        self.change(id, Some(WorkerStatus::Ready), WorkerStatus::Suspended).await
+    }
+
+    /// Suspended to ready.
+    pub async fn worker_resume(&self, id: i64) -> Result<Worker> {
+        self.change(id, Some(WorkerStatus::Suspended), WorkerStatus::Ready).await
+    }
+
+    /// Anything but stopped to stopped; its leases are released.
+    pub async fn worker_shutdown(&self, id: i64) -> Result<Worker> {
+        let worker = self.change(id, None, WorkerStatus::Stopped).await?;
+        self.worker_release(id).await?;
+        Ok(worker)
+    }
+
+    async fn change(&self, id: i64, from: Option<WorkerStatus>, to: WorkerStatus) -> Result<Worker> {
+        let params = [self.clock().value(), Value::Int(id), to.name().into(), from.map(WorkerStatus::name).into()];
+        let act = self.db().transact(move |conn| {
+            Box::pin(async move {
+                match conn.query_opt(WORKER_CHANGE, &params).await? {
+                    Some(row) => Ok((Some(worker(&mut row.fields(WORKER_CHANGE.name))?), None)),
+                    None => Ok((None, get(conn, id).await?)),
+                }
+            })
+        });
+        match act.await? {
+            (Some(worker), _) => Ok(worker),
+            (None, None) => Err(missing(id)),
+            (None, Some(now)) => Err(Error::new(
+                Kind::InvalidState,
+                format!("worker {id} is {} and cannot become {}", now.status.name(), to.name()),
+            )),
+        }
+    }
+
+    /// Releases every lease of a worker. Returns how many messages are free again.
+    pub async fn worker_release(&self, id: i64) -> Result<u64> {
+        let act = self.db().transact(move |conn| Box::pin(async move { release(conn, id).await }));
+        let freed = act.await?;
+        self.freed(&freed);
+        Ok(freed.len() as u64)
+    }
+
+    /// How many messages a worker holds under a lease that still runs.
+    pub async fn worker_held(&self, id: i64) -> Result<u64> {
+        let params = [self.clock().value(), Value::Int(id)];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move {
+                    let rows = conn.query(WORKER_HELD, &params).await?;
+                    Ok(u64::try_from(rows[0].fields(WORKER_HELD.name).int()?).unwrap_or(0))
+                })
+            })
+            .await
+    }
+
+    /// Forgets workers that stopped at least this long ago. Returns how many.
+    pub async fn worker_purge(&self, stopped_for: Duration) -> Result<u64> {
+        let params = [self.clock().value(), Value::Int(micros(stopped_for))];
+        self.db().write(move |conn| Box::pin(async move { conn.execute(WORKER_PURGE, &params).await })).await
+    }
+
+    fn freed(&self, freed: &[(i64, i64)]) {
+        for (id, lane) in freed {
+            self.ready(*lane, *id);
+        }
+    }
+}
+
+async fn heartbeat(conn: &mut Conn<'_>, clock: &Clock, ids: &[i64]) -> Result<Vec<Heartbeat>> {
+    let column: Column = ids.iter().copied().collect();
+    let rows = conn.each(WORKER_HEARTBEAT, &[clock.value()], &[column]).await?;
+    let mut answers = vec![Heartbeat::Unknown; ids.len()];
+    for n in decode(WORKER_HEARTBEAT, &rows, |row| row.int())? {
+        answers[n as usize] = Heartbeat::Alive;
+    }
+    for (id, answer) in ids.iter().zip(&mut answers) {
+        if *answer == Heartbeat::Unknown && get(conn, *id).await?.is_some() {
+            *answer = Heartbeat::Fenced;
+        }
+    }
+    Ok(answers)
+}
+
+async fn release(conn: &mut Conn<'_>, id: i64) -> Result<Vec<(i64, i64)>> {
+    conn.execute(WORKER_RELEASE_KEYS, &[Value::Int(id)]).await?;
+    let rows = conn.query(WORKER_RELEASE, &[Value::Int(id)]).await?;
+    decode(WORKER_RELEASE, &rows, |row| Ok((row.int()?, row.int()?)))
+}
+
+async fn get(conn: &mut Conn<'_>, id: i64) -> Result<Option<Worker>> {
+    let row = conn.query_opt(WORKER_GET, &[Value::Int(id)]).await?;
+    row.map(|row| worker(&mut row.fields(WORKER_GET.name))).transpose()
+}
+
+fn missing(id: i64) -> Error {
+    Error::new(Kind::NotFound, format!("there is no worker {id}: register first"))
+}
+
+fn worker(row: &mut Fields<'_>) -> Result<Worker> {
+    let (id, name, queue, status) = (row.int()?, row.text()?, row.int_or_null()?, row.text()?);
+    let status = match status.as_str() {
+        "ready" => WorkerStatus::Ready,
+        "suspended" => WorkerStatus::Suspended,
+        "stopped" => WorkerStatus::Stopped,
+        other => {
+            let message = format!("worker.status of worker {id} is '{other}', which no version ever wrote");
+            return Err(Error::new(Kind::Corrupt, message));
+        }
+    };
+    let (started_at, heartbeat_at, stopped_at) = (row.int()?, row.int()?, row.int_or_null()?);
+    Ok(Worker { id, name, queue, status, started_at, heartbeat_at, stopped_at })
+}

@@ -1,0 +1,168 @@
+//! The statement table: every `.sql` file of the crate, by name, per dialect. Nothing else names a file.
+//!
+//! Files are written for people and for psql: tables as `tenure.message`, parameters as `$1`, the time as `{now}`.
+//! [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
+//! `?1` for SQLite (where `$2` would be a *named* parameter, numbered by first appearance), and the one expression
+//! that asks for the time. A file without a dialect suffix serves both.
+//!
+//! A PostgreSQL file is always one statement. SQLite has no writable CTEs, so there an act may be several statements,
+//! separated by `;`, that share their parameters and run in one transaction; the rows of all of them are the answer.
+
+/// The two SQL dialects; Turso runs SQLite's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Postgres,
+    #[cfg_attr(not(any(feature = "sqlite", feature = "turso")), allow(dead_code))]
+    Sqlite,
+}
+
+/// One act in SQL.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Statement {
+    /// Its file, without the suffix.
+    pub(crate) name: &'static str,
+    /// Its place in the table of rendered texts.
+    pub(crate) index: usize,
+}
+
+macro_rules! statements {
+    (@text both $name:literal) => {
+        (include_str!(concat!("../sql/", $name, ".sql")), include_str!(concat!("../sql/", $name, ".sql")))
+    };
+    (@text pair $name:literal) => {
+        (include_str!(concat!("../sql/", $name, ".pg.sql")), include_str!(concat!("../sql/", $name, ".sqlite.sql")))
+    };
+    (@text sqlite $name:literal) => {
+        ("", include_str!(concat!("../sql/", $name, ".sqlite.sql")))
+    };
+    ($($ident:ident = $form:ident $name:literal;)+) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        enum Index { $($ident),+ }
+        $(pub(crate) const $ident: Statement = Statement { name: $name, index: Index::$ident as usize };)+
+        /// Name, PostgreSQL text, SQLite text.
+        pub(crate) const ALL: &[(&str, (&str, &str))] = &[$(($name, statements!(@text $form $name))),+];
+    };
+}
+
+statements! {
+    ARCHIVE_COUNT = both "archive/count";
+    ARCHIVE_DEAD = both "archive/dead";
+    ARCHIVE_GET = both "archive/get";
+    ARCHIVE_LIST = both "archive/list";
+    ARCHIVE_PRUNE = both "archive/prune";
+    ARCHIVE_REPLAY = pair "archive/replay";
+    DEDUPE_FIND = pair "dedupe/find";
+    DEDUPE_HOLD = pair "dedupe/hold";
+    DEDUPE_PRUNE = both "dedupe/prune";
+    DEDUPE_SET = pair "dedupe/set";
+    EVENT_APPEND = pair "event/append";
+    EVENT_LATEST = both "event/latest";
+    EVENT_READ = both "event/read";
+    KEY_DEFER = pair "key/defer";
+    KEY_EXTEND = pair "key/extend";
+    KEY_HELD = both "key/held";
+    KEY_HOLD = pair "key/hold";
+    KEY_LEASE = both "key/lease";
+    KEY_PICK = both "key/pick";
+    KEY_PRUNE = both "key/prune";
+    KEY_RELEASE = both "key/release";
+    KEY_STRETCH = both "key/stretch";
+    LANE_CHECK = both "lane/check";
+    LANE_CREATE = pair "lane/create";
+    LANE_DELETE_KEYS = both "lane/delete_keys";
+    LANE_DELETE_MESSAGES = both "lane/delete_messages";
+    LANE_DELETE_SCHEDULED = both "lane/delete_scheduled";
+    LANE_FLOOR = pair "lane/floor";
+    LANE_LIST = both "lane/list";
+    LANE_STATS = both "lane/stats";
+    MESSAGE_BURY = pair "message/bury";
+    MESSAGE_CLAIM = pair "message/claim";
+    MESSAGE_CLEAR = both "message/clear";
+    MESSAGE_COMPLETE = pair "message/complete";
+    MESSAGE_COMPLETE_KEPT = pair "message/complete_kept";
+    MESSAGE_DELETE = pair "message/delete";
+    MESSAGE_DOOM = pair "message/doom";
+    MESSAGE_ENQUEUE = pair "message/enqueue";
+    MESSAGE_EXPIRED = pair "message/expired";
+    MESSAGE_EXPLAIN = pair "message/explain";
+    MESSAGE_EXTEND = pair "message/extend";
+    MESSAGE_GET = both "message/get";
+    MESSAGE_IMPORT = pair "message/import";
+    MESSAGE_LIST = both "message/list";
+    MESSAGE_POSTPONE = pair "message/postpone";
+    MESSAGE_RELEASE = pair "message/release";
+    MESSAGE_REQUEUE = pair "message/requeue";
+    MESSAGE_RESERVE = sqlite "message/reserve";
+    MESSAGE_SCHEDULE = pair "message/schedule";
+    QUEUE_CREATE = both "queue/create";
+    QUEUE_DELETE = both "queue/delete";
+    QUEUE_DELETE_ARCHIVE = both "queue/delete_archive";
+    QUEUE_DELETE_DEDUPE = both "queue/delete_dedupe";
+    QUEUE_DELETE_LANES = both "queue/delete_lanes";
+    QUEUE_GET = both "queue/get";
+    QUEUE_LIST = both "queue/list";
+    QUEUE_ORPHAN = both "queue/orphan";
+    QUEUE_PAUSE = both "queue/pause";
+    QUEUE_UPDATE = both "queue/update";
+    SCHEDULED_CLEAR = both "scheduled/clear";
+    SCHEDULED_DUE = pair "scheduled/due";
+    SCHEDULED_GET = both "scheduled/get";
+    SCHEDULED_LIST = both "scheduled/list";
+    SCHEDULED_PROMOTE = pair "scheduled/promote";
+    WORKER_CHANGE = both "worker/change";
+    WORKER_FENCE = both "worker/fence";
+    WORKER_GET = both "worker/get";
+    WORKER_HEARTBEAT = pair "worker/heartbeat";
+    WORKER_HELD = both "worker/held";
+    WORKER_LIST = both "worker/list";
+    WORKER_PURGE = both "worker/purge";
+    WORKER_REGISTER = both "worker/register";
+    WORKER_RELEASE = both "worker/release";
+    WORKER_RELEASE_KEYS = both "worker/release_keys";
+}
+
+/// Every migration in order: number, name, PostgreSQL text, SQLite text.
+pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[(
+    1,
+    "init",
+    include_str!("../sql/migrations/0001_init.pg.sql"),
+    include_str!("../sql/migrations/0001_init.sqlite.sql"),
+)];
+
+const NOW_POSTGRES: &str = "coalesce($1::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint)";
+/// Milliseconds are what SQLite's own clock gives.
+const NOW_SQLITE: &str = "coalesce($1, cast(unixepoch('subsec') * 1000 as integer) * 1000)";
+
+/// What a backend runs for a text of ours.
+pub(crate) fn render(dialect: Dialect, schema: &str, text: &str) -> String {
+    let text = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect::<Vec<_>>().join("\n");
+    match dialect {
+        Dialect::Postgres => {
+            let schema = quoted(schema);
+            text.replace("{now}", NOW_POSTGRES)
+                .replace("'tenure.", &format!("'{}.", schema.replace('\'', "''")))
+                .replace("tenure.", &format!("{schema}."))
+        }
+        Dialect::Sqlite => text.replace("{now}", NOW_SQLITE).replace("tenure.", "tenure_").replace('$', "?"),
+    }
+}
+
+/// All statements as a backend runs them, by [`Statement::index`].
+pub(crate) fn rendered(dialect: Dialect, schema: &str) -> Vec<String> {
+    ALL.iter()
+        .map(|(_, (postgres, sqlite))| match dialect {
+            Dialect::Postgres => render(dialect, schema, postgres),
+            Dialect::Sqlite => render(dialect, schema, sqlite),
+        })
+        .collect()
+}
+
+/// The statements of a SQLite text. No literal in our files contains a semicolon, which a test checks.
+pub(crate) fn steps(text: &str) -> impl Iterator<Item = &str> {
+    text.split(';').map(str::trim).filter(|step| !step.is_empty())
+}
+
+/// A PostgreSQL identifier in double quotes.
+pub(crate) fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}

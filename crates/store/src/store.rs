@@ -1,0 +1,372 @@
+//! The store: a connected database with its combiners, its claimers and what wakes them.
+
+use std::collections::HashMap;
+use std::str::FromStr as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::claimer::{Claimer, Request};
+use crate::clock::Clock;
+use crate::combine::{Combiner, Flush, Limits};
+use crate::db::Db;
+use crate::db::postgres::Postgres;
+use crate::dsn::Dsn;
+use crate::error::{Error, Kind, Result, invalid};
+use crate::ops::enqueue::{Entry, check, enqueue, lane_of_key};
+use crate::ops::finish::{Finish, Finished, Verb, finish, is_one_statement};
+use crate::ops::queue::check_duration;
+use crate::types::{Answer, Claim, Due, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue};
+use crate::wake::Hub;
+
+/// The databases a store can live in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Backend {
+    /// PostgreSQL 12 or later.
+    Postgres,
+    /// SQLite, in a file or in memory.
+    Sqlite,
+    /// The embedded Turso engine.
+    Turso,
+}
+
+impl Backend {
+    /// Its name in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Postgres => "postgres",
+            Backend::Sqlite => "sqlite",
+            Backend::Turso => "turso",
+        }
+    }
+}
+
+/// A connected database that leases out work. Cheap to clone; the last clone closes it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure_store::Result<()> {
+/// use tenure_store::{Answer, Claim, NewMessage, Settings, Store};
+///
+/// let store = Store::connect(":memory:").await?;
+/// store.install().await?;
+/// let queue = store.queue_create("mail", Settings::default()).await?;
+/// store.enqueue(&queue, None, vec![NewMessage::new("hello")]).await?;
+///
+/// let messages = store.claim(Claim::from_queue(&queue, 10)).await?;
+/// assert_eq!(&messages[0].payload[..], b"hello");
+/// assert_eq!(store.complete(&[messages[0].fence()]).await?, [Answer::Done]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    backend: Backend,
+    enqueues: Combiner<Entry, Enqueued>,
+    finishes: Combiner<Finish, Finished>,
+    /// Which partition the next batch without a key goes to.
+    turn: AtomicUsize,
+    /// Dropped with the store, and with it the tasks.
+    _tasks: Mutex<JoinSet<()>>,
+}
+
+/// What the store and its claimers share.
+pub(crate) struct Shared {
+    pub(crate) hub: Arc<Hub>,
+    claimers: Mutex<HashMap<Vec<i64>, mpsc::UnboundedSender<Request>>>,
+}
+
+const ENQUEUE: Limits = Limits { rows: 50_000, kib: 64 * 1024, callers: 20_000, flush: 1000, flushers: 2 };
+const FINISH: Limits = Limits { rows: 50_000, kib: 64 * 1024, callers: 20_000, flush: 2000, flushers: 1 };
+
+/// How often a verb is repeated inside the store when the database was away: every verb is compare-and-set.
+const REPEATS: u32 = 4;
+
+impl Store {
+    /// Opens the database that the DSN names. Nothing is written: call [`install`](Store::install) for the tables.
+    pub async fn connect(dsn: &str) -> Result<Self> {
+        Self::connect_with_clock(dsn, Clock::database()).await
+    }
+
+    /// The same under a clock of one's own, for tests.
+    pub async fn connect_with_clock(dsn: &str, clock: Clock) -> Result<Self> {
+        let (db, backend) = match Dsn::from_str(dsn)? {
+            Dsn::Postgres(dsn) => (Db::Postgres(Arc::new(Postgres::connect(&dsn).await?)), Backend::Postgres),
+            #[cfg(feature = "sqlite")]
+            Dsn::Sqlite(dsn) => {
+                let open = tokio::task::spawn_blocking(move || crate::db::sqlite::Sqlite::open(&dsn));
+                let opened = open.await.map_err(|error| {
+                    Error::new(Kind::Closed, "the SQLite database could not be opened").with_source(error)
+                })?;
+                (Db::Sqlite(Arc::new(opened?)), Backend::Sqlite)
+            }
+            #[cfg(not(feature = "sqlite"))]
+            Dsn::Sqlite(_) => return Err(compiled_out("SQLite", "sqlite")),
+            #[cfg(feature = "turso")]
+            Dsn::Turso(dsn) => (Db::Turso(Arc::new(crate::db::turso::Turso::open(&dsn).await?)), Backend::Turso),
+            #[cfg(not(feature = "turso"))]
+            Dsn::Turso(_) => return Err(compiled_out("Turso", "turso")),
+        };
+        let hub = Arc::new(Hub::new(db, clock));
+        let mut tasks = JoinSet::new();
+        hub.start(&mut tasks);
+        let shared = Arc::new(Shared { hub, claimers: Mutex::default() });
+        let inner = Inner {
+            enqueues: Combiner::start(ENQUEUE, &enqueue_flush(shared.clone())),
+            finishes: Combiner::start(FINISH, &finish_flush(shared.clone())),
+            shared,
+            backend,
+            turn: AtomicUsize::new(0),
+            _tasks: Mutex::new(tasks),
+        };
+        Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// Which database this is.
+    pub fn backend(&self) -> Backend {
+        self.inner.backend
+    }
+
+    pub(crate) fn db(&self) -> &Db {
+        &self.inner.shared.hub.db
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.inner.shared.hub.clock
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    pub(crate) fn ready(&self, lane: i64, id: i64) {
+        self.inner.shared.hub.ready(lane, id);
+    }
+
+    pub(crate) fn ready_somewhere(&self, lane: i64) {
+        self.inner.shared.hub.ready_somewhere(lane);
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.inner.shared.hub.wake_all();
+    }
+
+    pub(crate) fn announce(&self, finished: &[Finished]) {
+        self.inner.shared.announce(finished);
+    }
+
+    /// Enqueues messages, all or none, and answers each with its identity once they are durable.
+    ///
+    /// A message with a key goes to the key's own lane; the others go together into one lane: that of `partition`, or
+    /// the next one in turn.
+    pub async fn enqueue(
+        &self,
+        queue: &Queue,
+        partition: Option<u32>,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Enqueued>> {
+        let lane = match partition {
+            Some(partition) => *queue
+                .lanes
+                .get(partition as usize)
+                .ok_or_else(|| invalid(format!("queue '{}' has no partition {partition}", queue.name)))?,
+            None => queue.lanes[self.inner.turn.fetch_add(1, Ordering::Relaxed) % queue.lanes.len()],
+        };
+        let mut entries = Vec::with_capacity(messages.len());
+        for message in messages {
+            check(&message)?;
+            let lane = message.key.as_ref().map_or(lane, |key| lane_of_key(&queue.lanes, key));
+            entries.push(Entry { queue: queue.id, lane, message });
+        }
+        let bytes = entries.iter().map(Entry::bytes).sum();
+        self.inner.enqueues.call(entries, bytes).await
+    }
+
+    /// Leases messages: at once if there are any, else as soon as there are, else none when the wait is over.
+    ///
+    /// Messages with keys are never among them: see [`claim_key`](Store::claim_key).
+    pub async fn claim(&self, claim: Claim) -> Result<Vec<Message>> {
+        claim.lease.map_or(Ok(()), |lease| check_duration("the lease", lease))?;
+        if claim.limit == 0 || claim.lanes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (reply, answer) = oneshot::channel();
+        let until = Instant::now().checked_add(claim.wait).unwrap_or_else(|| Instant::now() + CENTURY);
+        let Claim { lanes, limit, lease, worker, .. } = claim;
+        self.inner.shared.send(lanes, Request { limit, lease, worker, until, reply });
+        answer.await.map_err(|_| Error::new(Kind::Closed, "the store was closed"))?
+    }
+
+    /// Completes messages. One answer each.
+    pub async fn complete(&self, fences: &[Fence]) -> Result<Vec<Answer>> {
+        self.finish(fences, |_| Verb::Complete).await
+    }
+
+    /// Gives messages back to their places, at once. Their attempts stay counted.
+    pub async fn release(&self, fences: &[Fence]) -> Result<Vec<Answer>> {
+        self.finish(fences, |_| Verb::Release { uncount: false }).await
+    }
+
+    /// Gives messages back to be leased again: at once or when due, at their place or at the tail.
+    pub async fn retry(&self, fences: &[Fence], due: Option<Due>, place: Place) -> Result<Vec<Answer>> {
+        let verb = match (due, place) {
+            (None, Place::Keep) => Verb::Release { uncount: false },
+            (None, Place::Tail) => Verb::Requeue,
+            (Some(due), place) => {
+                if let Due::In(delay) = due {
+                    check_duration("the delay", delay)?;
+                }
+                Verb::Postpone { due, keep_place: place == Place::Keep }
+            }
+        };
+        self.finish(fences, |_| verb.clone()).await
+    }
+
+    /// Buries messages: into the dead queue if there is one, else into the archive.
+    pub async fn bury(&self, fences: &[Fence], reason: &str) -> Result<Vec<Answer>> {
+        crate::ops::check_label("the reason", Some(reason))?;
+        let bury = |_: &Fence| Verb::Bury { outcome: Outcome::Dead, reason: reason.to_owned(), uncount: false };
+        self.finish(fences, bury).await
+    }
+
+    /// Extends leases from their deadline, or from now if that has passed. Answers with the new deadline; none: the
+    /// lease is no longer yours.
+    pub async fn extend(&self, fences: &[Fence], extra: Duration) -> Result<Vec<Option<Micros>>> {
+        check_duration("the extension", extra)?;
+        let finished = self.finish_raw(fences, |_| Verb::Extend(extra)).await?;
+        Ok(finished.into_iter().map(|finished| finished.leased_until).collect())
+    }
+
+    async fn finish(&self, fences: &[Fence], verb: impl Fn(&Fence) -> Verb) -> Result<Vec<Answer>> {
+        Ok(self.finish_raw(fences, verb).await?.into_iter().map(|finished| finished.answer).collect())
+    }
+
+    async fn finish_raw(&self, fences: &[Fence], verb: impl Fn(&Fence) -> Verb) -> Result<Vec<Finished>> {
+        let items: Vec<Finish> = fences.iter().map(|fence| Finish { fence: *fence, verb: verb(fence) }).collect();
+        let bytes = items.len() * std::mem::size_of::<Finish>();
+        self.inner.finishes.call(items, bytes).await
+    }
+}
+
+const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+#[cfg(not(all(feature = "sqlite", feature = "turso")))]
+fn compiled_out(backend: &str, feature: &str) -> Error {
+    let message = format!("{backend} is not compiled into this program: build it with the feature '{feature}'");
+    Error::new(Kind::Unsupported, message)
+}
+
+impl Shared {
+    /// Hands a request to the claimer of these lanes, starting it when there is none.
+    fn send(self: &Arc<Self>, lanes: Vec<i64>, request: Request) {
+        let mut claimers = self.claimers.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = match claimers.get(&lanes) {
+            Some(claimer) => match claimer.send(request) {
+                Ok(()) => return,
+                Err(mpsc::error::SendError(request)) => request,
+            },
+            None => request,
+        };
+        let (sender, inbox) = mpsc::unbounded_channel();
+        tokio::spawn(Claimer::new(self.clone(), &lanes, inbox).run());
+        // The claimer has just been started, and holds the other end.
+        drop(sender.send(request));
+        claimers.insert(lanes, sender);
+    }
+
+    /// Removes a claimer that has nothing to do.
+    pub(crate) fn retire(&self, lanes: &[i64], idle: impl FnOnce() -> bool) -> bool {
+        let mut claimers = self.claimers.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = idle();
+        if idle {
+            claimers.remove(lanes);
+        }
+        idle
+    }
+
+    /// Wakes whoever waits for what a verb made ready.
+    pub(crate) fn announce(&self, finished: &[Finished]) {
+        for finished in finished {
+            if let Some((lane, id)) = finished.ready {
+                self.hub.ready(lane, id);
+            }
+            if let Some((lane, _)) = finished.due {
+                self.hub.due(lane);
+            }
+        }
+    }
+}
+
+/// Enqueues a merged batch. It is not repeated when the database goes away: whether it was committed is then unknown,
+/// and only a dedupe key makes a repeat safe.
+fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
+    Arc::new(move |entries| {
+        let shared = shared.clone();
+        Box::pin(async move {
+            let plain = entries.iter().all(Entry::is_plain);
+            let (clock, items) = (shared.hub.clock.clone(), entries.clone());
+            let act =
+                shared.hub.db.commit(plain, move |conn| Box::pin(async move { enqueue(conn, &clock, &items).await }));
+            let answers = act.await?;
+            let mut least: HashMap<i64, i64> = HashMap::new();
+            for (entry, answer) in entries.iter().zip(&answers) {
+                match answer.due_at {
+                    Some(_) => shared.hub.due(entry.lane),
+                    None if answer.duplicate => {}
+                    None => {
+                        least.entry(entry.lane).and_modify(|id| *id = answer.id.min(*id)).or_insert(answer.id);
+                    }
+                }
+            }
+            for (lane, id) in least {
+                shared.hub.ready(lane, id);
+            }
+            Ok(answers)
+        })
+    })
+}
+
+/// Carries out a merged batch of verbs, again when the database was away. A verb that was done by a try whose answer
+/// was lost finds its message gone: that is a repeat, not a surprise.
+fn finish_flush(shared: Arc<Shared>) -> Flush<Finish, Finished> {
+    Arc::new(move |items| {
+        let shared = shared.clone();
+        Box::pin(async move {
+            let one = is_one_statement(&items);
+            let mut ambiguous = false;
+            let mut repeats = 0;
+            loop {
+                let (clock, items) = (shared.hub.clock.clone(), items.clone());
+                let act =
+                    shared.hub.db.commit(one, move |conn| Box::pin(async move { finish(conn, &clock, &items).await }));
+                match act.await {
+                    Ok(mut finished) => {
+                        if ambiguous {
+                            for finished in finished.iter_mut().filter(|f| f.answer == Answer::Unknown) {
+                                finished.answer = Answer::Already;
+                            }
+                        }
+                        shared.announce(&finished);
+                        return Ok(finished);
+                    }
+                    Err(error) if error.is_retryable() && repeats < REPEATS => {
+                        ambiguous |= error.is_ambiguous();
+                        tokio::time::sleep(Duration::from_millis(50 << (2 * repeats))).await;
+                        repeats += 1;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        })
+    })
+}

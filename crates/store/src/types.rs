@@ -1,0 +1,497 @@
+//! The nouns of the kernel: plain structs with public fields.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+/// Microseconds since 1970, in UTC: the kernel's unit of time.
+pub type Micros = i64;
+
+/// A queue's settings, as given at creation and as changed later.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_store::Settings;
+/// let settings = Settings { lease: Duration::from_secs(60), max_attempts: Some(5), ..Settings::default() };
+/// assert_eq!(settings.partitions, 1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Whose queue it is; names are unique across namespaces all the same.
+    pub namespace: String,
+    /// How many lanes the queue has; fixed at creation.
+    pub partitions: u32,
+    /// How long a lease lasts when a claim does not say.
+    pub lease: Duration,
+    /// How long a message may live before it is dead-lettered as expired; none: for ever.
+    pub expire: Option<Duration>,
+    /// How often a message is delivered before it is dead-lettered; none: without limit.
+    pub max_attempts: Option<u32>,
+    /// The queue that receives the dead letters; none: they go to the archive.
+    pub dead_queue: Option<String>,
+    /// How long completed messages stay in the archive; none: they are deleted when they complete.
+    pub retain_completed: Option<Duration>,
+    /// How long dead messages stay in the archive; none: until they are replayed or pruned by hand.
+    pub retain_dead: Option<Duration>,
+    /// Whether a message whose lease runs out goes to the tail (as the HTTP face promises) or keeps its place.
+    pub tail_on_expiry: bool,
+    /// For how long a dedupe key is remembered, even after its message has finished.
+    pub dedupe_window: Duration,
+    /// Anything the owner wants to remember about the queue.
+    pub reference: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            namespace: "_system".to_owned(),
+            partitions: 1,
+            lease: Duration::from_secs(30),
+            expire: None,
+            max_attempts: None,
+            dead_queue: None,
+            retain_completed: None,
+            retain_dead: None,
+            tail_on_expiry: false,
+            dedupe_window: Duration::from_secs(3600),
+            reference: String::new(),
+        }
+    }
+}
+
+/// A queue as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Its number.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// Its settings.
+    pub settings: Settings,
+    /// Since when nothing is handed out from it; none: it runs.
+    pub paused_at: Option<Micros>,
+    /// When it was created.
+    pub created_at: Micros,
+    /// When its settings last changed.
+    pub updated_at: Micros,
+    /// Its lanes, by partition.
+    pub lanes: Vec<i64>,
+}
+
+/// A message to enqueue.
+///
+/// ```
+/// use tenure_store::NewMessage;
+/// let message = NewMessage { kind: Some("mail".into()), ..NewMessage::new("hello") };
+/// assert_eq!(&message.payload[..], b"hello");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewMessage {
+    /// The bytes; the kernel never looks at them.
+    pub payload: Bytes,
+    /// Messages of one key are leased together, to one holder at a time, in order.
+    pub key: Option<String>,
+    /// A second enqueue with the same dedupe key stores nothing and answers with the first one's id.
+    pub dedupe: Option<String>,
+    /// When it becomes ready; none: at once.
+    pub due: Option<Due>,
+    /// Overrides the queue's expiry, counted from when the message is ready.
+    pub expire: Option<Duration>,
+    /// Overrides the queue's limit of attempts.
+    pub max_attempts: Option<u32>,
+    /// What the payload is for; the caller's word.
+    pub kind: Option<String>,
+    /// How the payload is encoded; the caller's word.
+    pub encoding: Option<String>,
+    /// Anything else the caller wants to see again.
+    pub reference: Option<String>,
+}
+
+impl NewMessage {
+    /// A plain message, ready at once.
+    pub fn new(payload: impl Into<Bytes>) -> Self {
+        NewMessage { payload: payload.into(), ..NewMessage::default() }
+    }
+}
+
+/// When something becomes ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// This long after the database has stored it.
+    In(Duration),
+    /// At this time of the database's clock.
+    At(Micros),
+}
+
+/// The answer to one enqueued message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Enqueued {
+    /// Its identity.
+    pub id: i64,
+    /// When it was stored; for a duplicate, zero.
+    pub created_at: Micros,
+    /// When it becomes ready, if later.
+    pub due_at: Option<Micros>,
+    /// When it expires, if ever.
+    pub expire_at: Option<Micros>,
+    /// Whether nothing was stored, because its dedupe key was taken by this id.
+    pub duplicate: bool,
+}
+
+/// A message as it is stored, or as a claim hands it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Its position in its lane, and one half of the fence.
+    pub id: i64,
+    /// The identity its producer was given, when it has moved since.
+    pub origin_id: Option<i64>,
+    /// Its lane.
+    pub lane: i64,
+    /// How often it was leased; under a lease, the other half of the fence.
+    pub attempts: i64,
+    /// Its own limit of attempts.
+    pub max_attempts: Option<i64>,
+    /// Until when it is leased; 0 when it never was, or was given back.
+    pub leased_until: Micros,
+    /// Who leased it.
+    pub worker: Option<i64>,
+    /// When it was enqueued.
+    pub created_at: Micros,
+    /// When it expires.
+    pub expire_at: Option<Micros>,
+    /// When it becomes ready: only of scheduled messages.
+    pub due_at: Option<Micros>,
+    /// In a dead queue: the position at which it died.
+    pub buried_id: Option<i64>,
+    /// In a dead queue: the queue in which it died.
+    pub buried_from: Option<String>,
+    /// In a dead queue: why it died.
+    pub reason: Option<String>,
+    /// The id under which it was imported.
+    pub source_id: Option<String>,
+    /// Its key.
+    pub key: Option<String>,
+    /// What the payload is for.
+    pub kind: Option<String>,
+    /// How the payload is encoded.
+    pub encoding: Option<String>,
+    /// What the producer wanted to see again.
+    pub reference: Option<String>,
+    /// The bytes.
+    pub payload: Bytes,
+    /// Whether its queue kept completed messages when it was leased.
+    pub(crate) keep: bool,
+}
+
+impl Message {
+    /// The id by which its producer knows it, however often it has moved.
+    pub fn identity(&self) -> i64 {
+        self.origin_id.unwrap_or(self.id)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(id: i64) -> Self {
+        Message {
+            id,
+            origin_id: None,
+            lane: 1,
+            attempts: 1,
+            max_attempts: None,
+            leased_until: 1,
+            worker: None,
+            created_at: 0,
+            expire_at: None,
+            due_at: None,
+            buried_id: None,
+            buried_from: None,
+            reason: None,
+            source_id: None,
+            key: None,
+            kind: None,
+            encoding: None,
+            reference: None,
+            payload: Bytes::new(),
+            keep: false,
+        }
+    }
+
+    /// What proves that the lease under which this message was handed out is still in force.
+    pub fn fence(&self) -> Fence {
+        Fence { id: self.id, attempt: Some(self.attempts), worker: None, keep: self.keep }
+    }
+}
+
+/// What proves that a lease is still yours. Every verb is compare-and-set on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fence {
+    /// The message's position.
+    pub id: i64,
+    /// The attempt under which it was leased; none: whatever attempt is leased now.
+    pub attempt: Option<i64>,
+    /// The worker that must hold it; none: whoever does.
+    pub worker: Option<i64>,
+    /// Whether completing may have to keep a copy; unknown means yes.
+    pub(crate) keep: bool,
+}
+
+impl Fence {
+    /// Any lease on this message, for faces that do not check ownership.
+    pub fn any(id: i64) -> Self {
+        Fence { id, attempt: None, worker: None, keep: true }
+    }
+
+    /// Exactly this lease.
+    pub fn exact(id: i64, attempt: i64) -> Self {
+        Fence { id, attempt: Some(attempt), worker: None, keep: true }
+    }
+
+    /// Whichever lease this worker has on the message.
+    pub fn held_by(id: i64, worker: i64) -> Self {
+        Fence { id, attempt: None, worker: Some(worker), keep: true }
+    }
+}
+
+/// What became of a verb on one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// This call did it.
+    Done,
+    /// It had been done under this fence before: a repeat after a lost reply.
+    Already,
+    /// The message is there, or is remembered, but this fence no longer holds it.
+    Lost,
+    /// There is no such message: never was, or finished without being kept.
+    Unknown,
+}
+
+/// Where a message goes when it is retried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where it was: it is the next one of its lane when it is ready again.
+    Keep,
+    /// Behind everything that is in the lane when it is ready again.
+    Tail,
+}
+
+/// Which messages a claim wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The lanes to look in, in this order.
+    pub lanes: Vec<i64>,
+    /// How many at most.
+    pub limit: usize,
+    /// How long the lease lasts; none: as the queue says.
+    pub lease: Option<Duration>,
+    /// Who leases.
+    pub worker: Option<i64>,
+    /// How long to wait for the first message; zero: not at all.
+    pub wait: Duration,
+}
+
+impl Claim {
+    /// Up to `limit` messages of any lane of a queue, without waiting.
+    pub fn from_queue(queue: &Queue, limit: usize) -> Self {
+        Claim { lanes: queue.lanes.clone(), limit, lease: None, worker: None, wait: Duration::ZERO }
+    }
+}
+
+/// All ready messages of one key, under one lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyBatch {
+    /// The lane.
+    pub lane: i64,
+    /// The key: nobody else gets it until this lease ends.
+    pub key: String,
+    /// The fence of this lease.
+    pub token: i64,
+    /// Until when it is held.
+    pub leased_until: Micros,
+    /// The messages, in order.
+    pub messages: Vec<Message>,
+}
+
+/// How a message ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its holder completed it.
+    Completed,
+    /// It ran out of attempts, or was buried by hand.
+    Dead,
+    /// It lived longer than it was allowed to.
+    Expired,
+}
+
+impl Outcome {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::Dead => "dead",
+            Outcome::Expired => "expired",
+        }
+    }
+}
+
+/// A finished message that is remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Archived {
+    /// Its identity.
+    pub id: i64,
+    /// Its queue.
+    pub queue: i64,
+    /// Its lane.
+    pub lane: i64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, when it died.
+    pub reason: Option<String>,
+    /// Who held it last.
+    pub worker: Option<i64>,
+    /// How often it was delivered.
+    pub attempts: i64,
+    /// Its own limit of attempts.
+    pub max_attempts: Option<i64>,
+    /// When it was enqueued.
+    pub created_at: Micros,
+    /// When it ended.
+    pub finished_at: Micros,
+    /// When it would have expired.
+    pub expire_at: Option<Micros>,
+    /// Its key.
+    pub key: Option<String>,
+    /// What the payload is for.
+    pub kind: Option<String>,
+    /// How the payload is encoded.
+    pub encoding: Option<String>,
+    /// What the producer wanted to see again.
+    pub reference: Option<String>,
+    /// The bytes.
+    pub payload: Bytes,
+}
+
+/// Exact counts of one lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneStats {
+    /// The lane.
+    pub lane: i64,
+    /// Can be leased now.
+    pub ready: u64,
+    /// Leased now.
+    pub leased: u64,
+    /// Ready later.
+    pub scheduled: u64,
+    /// How long the oldest ready message has been waiting.
+    pub oldest_ready: Option<Duration>,
+    /// How old the messages of the lane are on average.
+    pub average_age: Option<Duration>,
+    /// How much longer its leases last on average.
+    pub average_lease_left: Option<Duration>,
+}
+
+/// Which messages `clear` removes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clear {
+    /// Those that can be leased.
+    pub ready: bool,
+    /// Those that are leased: their holders lose them.
+    pub leased: bool,
+    /// Those that are ready later.
+    pub scheduled: bool,
+}
+
+/// Which messages `list` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Can be leased now.
+    Ready,
+    /// Leased now.
+    Leased,
+    /// Ready or leased.
+    Live,
+    /// Ready later.
+    Scheduled,
+}
+
+/// A message to import as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Import {
+    /// A second import with the same source id into the same lane stores nothing.
+    pub source_id: Option<String>,
+    /// Until when it is leased; 0: it is not.
+    pub leased_until: Micros,
+    /// When it expires.
+    pub expire_at: Option<Micros>,
+    /// How often it was delivered.
+    pub attempts: i64,
+    /// Its own limit of attempts.
+    pub max_attempts: Option<i64>,
+    /// Its key.
+    pub key: Option<String>,
+    /// What the payload is for.
+    pub kind: Option<String>,
+    /// How the payload is encoded.
+    pub encoding: Option<String>,
+    /// Anything else.
+    pub reference: Option<String>,
+    /// The bytes.
+    pub payload: Bytes,
+}
+
+/// A registered process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Worker {
+    /// The number of this incarnation: a process that registers again under the same name gets a new one.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// The queue it works on, if it is one.
+    pub queue: Option<i64>,
+    /// What it is doing.
+    pub status: WorkerStatus,
+    /// When it registered.
+    pub started_at: Micros,
+    /// When it was last heard of.
+    pub heartbeat_at: Micros,
+    /// When it stopped.
+    pub stopped_at: Option<Micros>,
+}
+
+/// What a worker is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerStatus {
+    /// Working, or ready to.
+    Ready,
+    /// Told to take nothing new.
+    Suspended,
+    /// Gone: it shut down, was replaced by a new incarnation, or was declared dead.
+    Stopped,
+}
+
+impl WorkerStatus {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            WorkerStatus::Ready => "ready",
+            WorkerStatus::Suspended => "suspended",
+            WorkerStatus::Stopped => "stopped",
+        }
+    }
+}
+
+/// What a heartbeat tells the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heartbeat {
+    /// Go on.
+    Alive,
+    /// Another incarnation, or an operator, has stopped you: your leases are no longer yours.
+    Fenced,
+    /// Nobody knows you.
+    Unknown,
+}
+
+/// One event of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Its number, given by the caller.
+    pub id: i64,
+    /// The bytes.
+    pub data: Bytes,
+}
