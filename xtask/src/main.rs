@@ -1,1 +1,138 @@
-fn main() {}
+//! The project's own commands, run as `cargo xtask <command>`.
+
+mod cargo;
+mod postgres;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::cargo::{Cargo, Result};
+use crate::postgres::{Cluster, Durability};
+
+/// Develops Tenure.
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// All tests, on a throw-away PostgreSQL of their own; or those of one backend or package.
+    Test {
+        /// sqlite, turso, postgres, or a package.
+        only: Option<String>,
+        /// Passed on to the test programs.
+        #[arg(last = true)]
+        rest: Vec<String>,
+    },
+    /// Formatting, lints, documentation and everything that needs no server.
+    Check,
+    /// The random-operations test at length: 1,000 seeds on SQLite, 200 on PostgreSQL, 200 on Turso.
+    Model {
+        /// The first seed.
+        #[arg(long, default_value_t = 1000)]
+        first: u64,
+    },
+    /// The benchmark, on a throw-away PostgreSQL with durable settings.
+    Bench {
+        /// Passed on to the benchmark.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
+    /// Writes the golden dumps of the schema anew.
+    Schema,
+    /// Keeps a throw-away PostgreSQL running until Enter is pressed, and prints its DSN.
+    Postgres,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Test { only: None, rest } => {
+            check()?;
+            let cluster = Cluster::start(Durability::None)?;
+            Cargo::test(&["--workspace", "--all-features"], &rest).env("TENURE_TEST_POSTGRES", cluster.dsn()).run()
+        }
+        Command::Test { only: Some(only), rest } => test_only(&only, &rest),
+        Command::Check => {
+            check()?;
+            test_only("sqlite", &[])
+        }
+        Command::Model { first } => model(first),
+        Command::Bench { rest } => {
+            let cluster = Cluster::start(Durability::Full)?;
+            Cargo::new(&["run", "--release", "--package", "tenure-bench", "--"])
+                .args(&rest)
+                .env("TENURE_BENCH_POSTGRES", cluster.dsn())
+                .run()
+        }
+        Command::Schema => {
+            let cluster = Cluster::start(Durability::None)?;
+            Cargo::test(&["--package", "tenure-store", "--all-features", "--test", "schema"], &[])
+                .env("TENURE_TEST_POSTGRES", cluster.dsn())
+                .env("TENURE_WRITE_SCHEMA", "1")
+                .run()
+        }
+        Command::Postgres => {
+            let cluster = Cluster::start(Durability::Full)?;
+            println!("{}", cluster.dsn());
+            std::io::stdin().read_line(&mut String::new())?;
+            Ok(())
+        }
+    }
+}
+
+fn check() -> Result<()> {
+    Cargo::new(&["fmt", "--all", "--check"]).run()?;
+    Cargo::new(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]).run()?;
+    Cargo::new(&["clippy", "--package", "tenure-store", "--no-default-features", "--", "-D", "warnings"]).run()?;
+    Cargo::new(&["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings").run()
+}
+
+/// A backend's part of the suite, or a package.
+fn test_only(only: &str, rest: &[String]) -> Result<()> {
+    let store = ["--package", "tenure-store", "--all-features"];
+    match only {
+        "sqlite" => {
+            let parts = ["--lib", "--test", "sqlite", "--test", "tidy"];
+            Cargo::test(&[&store[..], &parts].concat(), rest).run()
+        }
+        "turso" => Cargo::test(&[&store[..], &["--test", "turso"]].concat(), rest).run(),
+        "postgres" => {
+            let cluster = Cluster::start(Durability::None)?;
+            let parts = ["--test", "postgres", "--test", "schema", "--test", "faults", "--test", "connect"];
+            Cargo::test(&[&store[..], &parts].concat(), rest).env("TENURE_TEST_POSTGRES", cluster.dsn()).run()
+        }
+        package => {
+            let cluster = Cluster::start(Durability::None)?;
+            Cargo::test(&["--package", package, "--all-features"], rest)
+                .env("TENURE_TEST_POSTGRES", cluster.dsn())
+                .run()
+        }
+    }
+}
+
+fn model(first: u64) -> Result<()> {
+    let cluster = Cluster::start(Durability::None)?;
+    for (backend, seeds) in [("sqlite", "1000"), ("postgres", "200"), ("turso", "200")] {
+        println!("model: {seeds} seeds from {first} on {backend}");
+        let parts = ["--package", "tenure-store", "--all-features", "--test", backend];
+        Cargo::test(&parts, &["random".to_owned()])
+            .env("TENURE_TEST_POSTGRES", cluster.dsn())
+            .env("TENURE_MODEL_FIRST", &first.to_string())
+            .env("TENURE_MODEL_SEEDS", seeds)
+            .run()?;
+    }
+    Ok(())
+}

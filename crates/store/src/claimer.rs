@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::clock::micros;
+use crate::clock::{Moved, micros};
 use crate::db::Conn;
 use crate::error::{Error, Result};
 use crate::ops::claim::{self, Claimed};
@@ -45,6 +45,7 @@ pub(crate) struct Claimer {
     turn: usize,
     inbox: mpsc::UnboundedReceiver<Request>,
     woken: Arc<Notify>,
+    clock_moved: Moved,
     waiting: VecDeque<Request>,
 }
 
@@ -55,7 +56,8 @@ impl Claimer {
             shared.hub.subscribe(*lane, &woken);
         }
         let lanes = lanes.iter().map(|lane| shared.hub.lane(*lane)).collect();
-        Claimer { shared, lanes, turn: 0, inbox, woken, waiting: VecDeque::new() }
+        let clock_moved = shared.hub.clock.watch();
+        Claimer { shared, lanes, turn: 0, inbox, woken, clock_moved, waiting: VecDeque::new() }
     }
 
     pub(crate) async fn run(mut self) {
@@ -153,7 +155,7 @@ impl Claimer {
                 }
             }
             () = self.woken.notified() => {}
-            () = hub.clock.moved() => {}
+            () = self.clock_moved.wait() => {}
             () = tokio::time::sleep_until(wake_at) => {}
         }
     }
@@ -201,9 +203,13 @@ impl Claimer {
             .await;
         let mut state = lane.state();
         let claimed = claimed.inspect_err(|_| state.cursor.rewind())?;
-        let deadline = hub.steady().saturating_add(lease.map_or(state.lease, micros));
-        let last = claimed.last().map(|claimed| claimed.message.id);
-        state.cursor.end(scan, last, claimed.len(), limit, deadline);
+        if let Some(last) = claimed.last() {
+            let deadline = match hub.clock.fixed_now() {
+                Some(_) => last.message.leased_until,
+                None => hub.steady().saturating_add(lease.map_or(state.lease, micros)),
+            };
+            state.cursor.end(scan, last.message.id, claimed.len() == limit, deadline);
+        }
         Ok(claimed)
     }
 
@@ -264,7 +270,10 @@ impl Claimer {
 /// Looks up when the next scheduled message of a lane is due.
 async fn check_lane(shared: &Shared, lane: &Lane) -> Result<()> {
     let hub = &shared.hub;
-    let params = [hub.clock.value(), Value::Int(lane.id)];
+    // Read before the question is sent: what is due is then looked for rather too early than too late.
+    let steady = hub.steady();
+    let clock = hub.clock.fixed_now().map_or(Value::Null, |_| Value::Int(steady));
+    let params = [clock, Value::Int(lane.id)];
     let act = hub.db.read(move |conn: &mut Conn<'_>| {
         Box::pin(async move {
             let rows = conn.query(LANE_CHECK, &params).await?;
@@ -273,7 +282,6 @@ async fn check_lane(shared: &Shared, lane: &Lane) -> Result<()> {
         })
     });
     let (due, lease, tail, now) = act.await?;
-    let steady = hub.steady();
     let mut state = lane.state();
     state.due = due.map(|due| steady.saturating_add(due - now));
     state.due_known_until = steady.saturating_add(micros(crate::wake::POLL_EVERY));

@@ -3,10 +3,9 @@
 //! Every statement that needs the time takes it as its first parameter; null means the database's own clock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::value::Value;
 
@@ -21,13 +20,7 @@ use crate::value::Value;
 /// assert_eq!(Clock::database().fixed_now(), None);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Option<Arc<Fixed>>);
-
-#[derive(Debug)]
-struct Fixed {
-    now: AtomicI64,
-    moved: Notify,
-}
+pub struct Clock(Option<Arc<watch::Sender<i64>>>);
 
 impl Clock {
     /// The database's clock: the only one for real use.
@@ -37,7 +30,7 @@ impl Clock {
 
     /// A clock that stands still at `micros` since 1970 until it is advanced.
     pub fn fixed(micros: i64) -> Self {
-        Clock(Some(Arc::new(Fixed { now: AtomicI64::new(micros), moved: Notify::new() })))
+        Clock(Some(Arc::new(watch::Sender::new(micros))))
     }
 
     /// Moves a fixed clock forward and wakes whoever waits for a time.
@@ -46,13 +39,12 @@ impl Clock {
     /// When this is the database's clock: nobody can move that.
     pub fn advance(&self, by: Duration) {
         let fixed = self.0.as_ref().expect("only a fixed clock can be advanced");
-        fixed.now.fetch_add(micros(by), Ordering::SeqCst);
-        fixed.moved.notify_waiters();
+        fixed.send_modify(|now| *now += micros(by));
     }
 
     /// The time of a fixed clock in microseconds since 1970; none for the database's.
     pub fn fixed_now(&self) -> Option<i64> {
-        self.0.as_ref().map(|fixed| fixed.now.load(Ordering::SeqCst))
+        self.0.as_ref().map(|fixed| *fixed.borrow())
     }
 
     /// The first parameter of every statement that needs the time.
@@ -60,11 +52,24 @@ impl Clock {
         self.fixed_now().map_or(Value::Null, Value::Int)
     }
 
+    /// Something that knows whether the clock has been moved since it was last asked.
+    pub(crate) fn watch(&self) -> Moved {
+        Moved(self.0.as_ref().map(|fixed| fixed.subscribe()))
+    }
+}
+
+/// See [`Clock::watch`].
+pub(crate) struct Moved(Option<watch::Receiver<i64>>);
+
+impl Moved {
     /// Waits until a fixed clock is moved; for ever on the database's clock.
-    pub(crate) async fn moved(&self) {
-        match &self.0 {
-            Some(fixed) => fixed.moved.notified().await,
-            None => std::future::pending().await,
+    pub(crate) async fn wait(&mut self) {
+        let moved = match &mut self.0 {
+            Some(fixed) => fixed.changed().await.is_ok(),
+            None => false,
+        };
+        if !moved {
+            std::future::pending().await
         }
     }
 }

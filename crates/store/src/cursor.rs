@@ -72,20 +72,22 @@ impl Cursor {
         Scan { from: if full { self.floor } else { self.head }, full, lowered: self.lowered }
     }
 
-    /// Ends a scan that was asked for `limit` messages and leased those up to `last`, until `deadline`.
-    pub(crate) fn end(&mut self, scan: Scan, last: Option<i64>, got: usize, limit: usize, deadline: Micros) {
-        if got > 0 {
-            self.deadlines.insert(deadline.saturating_add(self.grain - 1) / self.grain * self.grain);
-        }
-        let Some(last) = last else { return };
+    /// Ends a scan that leased everything ready up to `last`, until `deadline`; `stopped` when it got all it asked for.
+    pub(crate) fn end(&mut self, scan: Scan, last: i64, stopped: bool, deadline: Micros) {
+        self.expect(deadline);
         if scan.lowered != self.lowered {
             return;
         }
-        match scan.full && got == limit {
+        match scan.full && stopped {
             // The full scan stopped early: what lies between here and the head has not been looked at.
             true => self.head = self.head.min(last + 1),
             false => self.head = self.head.max(last + 1),
         }
+    }
+
+    /// A lease of this process ends then, unless its holder is done before.
+    pub(crate) fn expect(&mut self, deadline: Micros) {
+        self.deadlines.insert(deadline.saturating_add(self.grain - 1) / self.grain * self.grain);
     }
 
     /// Something became ready at this position.
@@ -139,7 +141,7 @@ mod tests {
     fn cursor_at(head: i64) -> Cursor {
         let mut cursor = Cursor::new(true);
         let scan = cursor.begin(0);
-        cursor.end(scan, Some(head - 1), 1, 10, 100_000);
+        cursor.end(scan, head - 1, false, 100_000);
         cursor
     }
 
@@ -148,7 +150,7 @@ mod tests {
         let mut cursor = Cursor::new(true);
         let first = cursor.begin(0);
         assert!(first.full);
-        cursor.end(first, Some(9), 10, 100, 5_000_000);
+        cursor.end(first, 9, false, 5_000_000);
         assert_eq!((cursor.begin(10).from, cursor.begin(10).full), (10, false));
         assert!(cursor.begin(1_000_000).full);
         assert!(!cursor.begin(1_000_001).full);
@@ -167,7 +169,7 @@ mod tests {
     fn a_full_scan_that_stopped_early_goes_on_from_where_it_stopped() {
         let mut cursor = cursor_at(1000);
         let scan = cursor.begin(2_000_000);
-        cursor.end(scan, Some(7), 5, 5, 3_000_000);
+        cursor.end(scan, 7, true, 3_000_000);
         assert_eq!(cursor.begin(2_000_001).from, 8);
     }
 
@@ -176,7 +178,7 @@ mod tests {
         let mut cursor = cursor_at(10);
         let scan = cursor.begin(1);
         cursor.lower(4);
-        cursor.end(scan, Some(30), 20, 100, 9_000_000);
+        cursor.end(scan, 30, false, 9_000_000);
         assert_eq!(cursor.begin(2).from, 4);
     }
 

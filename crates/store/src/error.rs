@@ -162,6 +162,8 @@ pub(crate) fn kind_of_sqlstate(code: &str) -> Kind {
         "42P01" | "3F000" | "42703" | "42883" => Kind::Schema,
         "42501" => Kind::AccessDenied,
         "23505" => Kind::AlreadyExists,
+        // not-null and foreign-key violations: a row refers to something that is gone
+        "23502" | "23503" => Kind::NotFound,
         // data exceptions: what the caller sent cannot be stored
         code if code.starts_with("22") => Kind::InvalidInput,
         // connection exceptions

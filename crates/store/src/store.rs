@@ -300,8 +300,11 @@ impl Shared {
             if let Some((lane, id)) = finished.ready {
                 self.hub.ready(lane, id);
             }
-            if let Some((lane, _)) = finished.due {
+            if let Some(lane) = finished.due {
                 self.hub.due(lane);
+            }
+            if let Some((lane, remaining)) = finished.expires {
+                self.hub.lane(lane).state().cursor.expect(self.hub.steady().saturating_add(remaining));
             }
         }
     }

@@ -1,13 +1,16 @@
--- A key is taken while its window lasts, and beyond it while its message still lives.
-insert into tenure.dedupe as d (queue, key, id, until)
+-- A key is taken while its window lasts, and beyond it while its message still lives. Two steps, because Turso does not
+-- take a subquery in the condition of an upsert; the single writer makes them one.
+delete from tenure.dedupe
+where queue = $2
+  and key = $3
+  and until <= {now}
+  and not exists (select 1 from tenure.message m where m.id = tenure.dedupe.id)
+  and not exists (select 1 from tenure.message m where m.origin_id = tenure.dedupe.id)
+  and not exists (select 1 from tenure.scheduled s where s.id = tenure.dedupe.id)
+  and not exists (select 1 from tenure.scheduled s where s.origin_id = tenure.dedupe.id);
+insert into tenure.dedupe (queue, key, id, until)
 select q.id, $3, 0, {now} + q.dedupe_us
 from tenure.queue q
 where q.id = $2 and $4 is not null
-on conflict (queue, key) do update
-set id = 0, until = excluded.until
-where d.until <= {now}
-  and not exists (select 1 from tenure.message m where m.id = d.id)
-  and not exists (select 1 from tenure.message m where m.origin_id = d.id)
-  and not exists (select 1 from tenure.scheduled s where s.id = d.id)
-  and not exists (select 1 from tenure.scheduled s where s.origin_id = d.id)
+on conflict (queue, key) do nothing
 returning queue, key

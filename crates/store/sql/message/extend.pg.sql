@@ -9,4 +9,4 @@ where m.id = i.id
   and m.leased_until > 0
   and (i.attempt is null or m.attempts = i.attempt)
   and (i.worker is null or m.worker = i.worker)
-returning i.n, m.leased_until
+returning i.n, m.leased_until, m.lane, m.leased_until - c.now as remaining

@@ -6,4 +6,4 @@ where id = $2
   and leased_until > 0
   and ($3 is null or attempts = $3)
   and ($4 is null or worker = $4)
-returning $6 as n, leased_until
+returning $6 as n, leased_until, lane, leased_until - {now} as remaining

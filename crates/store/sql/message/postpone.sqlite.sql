@@ -16,4 +16,4 @@ where id = $2
   and leased_until > 0
   and ($3 is null or attempts = $3)
   and ($4 is null or worker = $4)
-returning $8 as n, lane, coalesce($5, {now} + $6) as due_at
+returning $8 as n, lane

@@ -5,6 +5,6 @@ select
     q.paused_at, q.created_at, q.updated_at
 from tenure.queue q
 where q.name >= $1
-  and ($2 is null or q.namespace = $2)
+  and (cast($2 as text) is null or q.namespace = $2)
 order by q.name
 limit $3

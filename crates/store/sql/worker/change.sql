@@ -1,7 +1,7 @@
 update tenure.worker
-set status     = $3,
-    stopped_at = case when $3 = 'stopped' then {now} end
+set status     = cast($3 as text),
+    stopped_at = case when cast($3 as text) = 'stopped' then {now} end
 where id = $2
-  and ($4 is null or status = $4)
+  and (cast($4 as text) is null or status = $4)
   and status <> 'stopped'
 returning id, name, queue, status, started_at, heartbeat_at, stopped_at

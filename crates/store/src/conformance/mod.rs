@@ -1,1 +1,237 @@
-//! x
+//! The conformance suite: one list of cases that every backend must pass. Public for our own tests; unstable.
+//!
+//! A case is an async function over a [`Harness`]: a fresh store under a clock that is moved by hand. All cases stand in
+//! one list; [`suite!`](crate::suite) expands it to one named test each, so a failure reads
+//! `lease::an_expired_lease_is_delivered_again_as_attempt_2`, and a new case runs everywhere without being wired.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "cases assert; their names are their documentation")]
+
+pub mod model;
+pub mod statements;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{Answer, Claim, Clock, Enqueued, Fence, Message, NewMessage, Queue, Settings, Store};
+
+/// A fresh store and its clock.
+pub struct Harness {
+    pub store: Store,
+    pub clock: Clock,
+    /// Opens the same database again.
+    pub dsn: String,
+}
+
+/// When the clock of every case stands at first: 2026-01-01, in microseconds.
+pub const START: i64 = 1_767_225_600_000_000;
+
+impl Harness {
+    /// Opens and installs a store on an empty database.
+    pub async fn open(dsn: String) -> Self {
+        let clock = Clock::fixed(START);
+        let store = Store::connect_with_clock(&dsn, clock.clone()).await.unwrap();
+        store.install().await.unwrap();
+        Harness { store, clock, dsn }
+    }
+
+    /// A second store on the same database, as another process would have it; none where only one process may.
+    pub async fn another(&self) -> Option<Store> {
+        if self.store.backend() == crate::Backend::Turso || self.dsn.contains(":memory:") {
+            return None;
+        }
+        Some(Store::connect_with_clock(&self.dsn, self.clock.clone()).await.unwrap())
+    }
+
+    pub async fn queue(&self) -> Queue {
+        self.queue_with(Settings::default()).await
+    }
+
+    pub async fn queue_with(&self, settings: Settings) -> Queue {
+        self.store.queue_create("jobs", settings).await.unwrap()
+    }
+
+    pub async fn put(&self, queue: &Queue, payload: &str) -> Enqueued {
+        self.put_message(queue, NewMessage::new(payload.to_owned())).await
+    }
+
+    pub async fn put_message(&self, queue: &Queue, message: NewMessage) -> Enqueued {
+        self.store.enqueue(queue, None, vec![message]).await.unwrap()[0]
+    }
+
+    pub async fn take(&self, queue: &Queue, limit: usize) -> Vec<Message> {
+        self.store.claim(Claim::from_queue(queue, limit)).await.unwrap()
+    }
+
+    pub async fn take_one(&self, queue: &Queue) -> Message {
+        let mut messages = self.take(queue, 1).await;
+        assert_eq!(messages.len(), 1, "a message was expected");
+        messages.remove(0)
+    }
+
+    pub async fn complete(&self, fence: Fence) -> Answer {
+        self.store.complete(&[fence]).await.unwrap()[0]
+    }
+
+    pub fn advance(&self, millis: u64) {
+        self.clock.advance(Duration::from_millis(millis));
+    }
+}
+
+pub fn payloads(messages: &[Message]) -> Vec<String> {
+    messages.iter().map(|message| String::from_utf8_lossy(&message.payload).into_owned()).collect()
+}
+
+pub fn numbered(count: usize) -> Vec<NewMessage> {
+    (0..count).map(|n| NewMessage::new(Bytes::from(n.to_string()))).collect()
+}
+
+macro_rules! cases {
+    ($d:tt $($module:ident: $($case:ident)+;)+) => {
+        $(pub mod $module;)+
+
+        /// Expands the list of cases to one named test each. The argument opens a [`Harness`](crate::conformance::Harness).
+        #[macro_export]
+        macro_rules! suite {
+            ($d open:path) => {
+                $(mod $module {
+                    $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                    async fn $case() {
+                        $crate::conformance::$module::$case(&$d open().await).await;
+                    })+
+                })+
+            };
+        }
+    };
+}
+
+cases! { $
+    queue:
+        a_queue_comes_back_as_it_was_created
+        a_name_that_is_taken_is_refused_and_nothing_changes
+        unicode_and_hostile_names_work
+        bad_names_and_settings_are_refused_with_advice
+        lists_are_sorted_start_at_the_pivot_and_keep_to_the_namespace
+        an_update_replaces_settings_and_keeps_partitions
+        a_deleted_queue_takes_everything_with_it
+        a_missing_queue_is_named_in_the_error
+        a_paused_queue_hands_out_nothing_and_resumes
+        a_dead_queue_must_exist_and_not_have_its_own;
+    enqueue:
+        messages_come_out_in_the_order_they_went_in
+        every_payload_byte_survives
+        a_payload_of_five_megabytes_survives
+        ten_thousand_messages_go_in_and_out_in_one_batch
+        an_empty_batch_is_an_empty_answer
+        labels_come_back_as_they_were_given
+        bad_labels_are_refused_and_nothing_is_stored
+        numbers_around_two_to_the_63_survive
+        a_message_keeps_to_the_partition_it_was_sent_to
+        concurrent_single_enqueues_are_all_stored_once
+        enqueueing_into_a_deleted_queue_is_refused
+        one_bad_caller_does_not_fail_its_neighbours;
+    dedupe:
+        a_second_enqueue_with_the_same_key_stores_nothing
+        a_key_is_remembered_after_its_message_has_finished
+        a_key_can_be_used_again_when_window_and_message_are_gone
+        a_living_message_keeps_its_key_beyond_the_window
+        twins_in_one_batch_share_one_message
+        keys_of_different_queues_do_not_meet;
+    lease:
+        a_leased_message_is_not_handed_out_again
+        an_expired_lease_is_delivered_again_as_attempt_2
+        leases_shorter_than_a_second_are_exact
+        concurrent_claims_never_share_a_message
+        a_claim_takes_no_more_than_it_asks_for
+        a_claim_of_nothing_is_empty
+        a_claim_across_lanes_finds_all_of_them
+        an_extension_counts_from_the_deadline_or_from_now
+        an_extension_keeps_others_away
+        a_released_message_is_next_again
+        a_bad_lease_is_refused
+        other_peoples_leases_do_not_hide_what_is_behind_them;
+    fence:
+        a_stale_holder_can_do_nothing
+        the_same_worker_with_an_old_lease_can_do_nothing
+        a_repeated_complete_says_so
+        a_repeated_release_retry_and_bury_say_so
+        an_expired_but_untaken_lease_still_completes
+        a_released_lease_is_lost
+        an_id_alone_is_fenced_by_the_worker
+        answers_come_in_the_order_of_the_questions
+        an_unknown_message_is_unknown;
+    retry:
+        a_retry_keeps_its_place
+        a_retry_to_the_tail_is_behind_the_others_and_keeps_its_identity
+        a_delayed_retry_waits_and_goes_to_the_tail
+        a_delayed_retry_can_keep_its_place;
+    key:
+        all_messages_of_the_first_free_key_come_together_in_order
+        nobody_else_gets_a_held_key
+        what_arrives_meanwhile_waits_and_is_not_swallowed
+        an_expired_key_lease_passes_to_the_next_and_fences_the_first
+        an_abandoned_key_rests_for_its_delay_and_keeps_its_order
+        an_extended_key_stays_held
+        concurrent_claims_take_different_keys
+        a_key_always_goes_to_the_same_lane
+        plain_claims_never_see_keyed_messages
+        an_exhausted_keyed_message_is_buried_and_the_rest_delivered;
+    scheduled:
+        a_delayed_message_is_not_ready_before_its_time
+        due_messages_come_in_the_order_of_their_times
+        messages_due_at_one_time_come_in_the_order_they_were_sent
+        a_due_time_in_the_past_is_ready_at_once
+        a_promoted_message_keeps_its_identity
+        a_message_scheduled_before_a_restart_is_promoted_after_it;
+    dead:
+        a_message_out_of_attempts_goes_to_the_archive_and_not_to_anybody
+        a_message_on_its_last_attempt_is_not_dead
+        a_message_out_of_attempts_goes_to_the_dead_queue_once
+        a_crash_between_claim_and_burial_loses_nothing
+        an_expired_message_is_buried_and_not_delivered
+        a_sweep_buries_what_nobody_claims
+        a_sweep_leaves_a_message_whose_last_lease_still_runs
+        a_message_can_be_buried_by_hand
+        a_message_has_its_own_limits
+        a_queue_can_send_expired_leases_to_the_tail;
+    archive:
+        a_completed_message_is_kept_as_long_as_the_queue_wants
+        nothing_is_kept_unless_the_queue_wants
+        a_dead_message_is_replayed_once_with_fresh_attempts
+        a_completed_message_is_never_replayed
+        lists_are_newest_first_and_page_by_pivot
+        pruning_goes_by_age_and_in_batches;
+    worker:
+        a_worker_registers_and_is_found
+        a_second_incarnation_fences_the_first_and_frees_its_leases
+        a_heartbeat_tells_the_fenced_and_the_unknown
+        states_change_only_along_allowed_ways
+        a_silent_worker_is_stale_and_a_busy_one_is_not
+        releasing_a_dead_worker_frees_its_messages
+        stopped_workers_are_purged_by_age;
+    event:
+        events_are_read_in_order
+        a_duplicate_event_is_refused_and_nothing_is_appended
+        the_latest_execution_is_the_highest;
+    inspect:
+        lists_show_each_state_from_the_pivot_on
+        a_message_is_found_by_identity_wherever_it_is
+        stats_are_exact
+        clearing_takes_only_what_it_is_told
+        a_deleted_message_is_gone_whatever_its_state
+        an_import_is_stored_as_it_is_and_once_per_source;
+    wait:
+        a_waiting_claim_gets_a_message_as_soon_as_there_is_one
+        a_waiting_claim_ends_empty_when_its_time_is_over
+        a_waiting_claim_is_woken_by_release_promotion_and_expiry
+        waiting_claims_share_fairly
+        a_message_is_not_lost_when_its_claimer_goes_away
+        another_process_wakes_a_waiting_claim;
+    schema:
+        installing_again_changes_nothing
+        verify_is_content_with_a_fresh_store
+        using_a_store_before_install_says_so
+        a_newer_breaking_schema_is_refused;
+    random:
+        random_operations_agree_with_the_model;
+}

@@ -99,9 +99,13 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
         columns.push(messages().map(at).collect());
         columns.push(messages().map(delay).collect());
     }
-    let rows = conn.each(statement, &[clock.value()], &columns).await?;
+    let gone = || Error::new(Kind::NotFound, "the queue was deleted: create it again, or stop enqueueing into it");
+    let rows = conn.each(statement, &[clock.value()], &columns).await.map_err(|error| match error.kind() {
+        Kind::NotFound => gone().with_source(error),
+        _ => error,
+    })?;
     if rows.len() != entries.len() {
-        return Err(Error::new(Kind::NotFound, "the queue was deleted while messages were enqueued into it"));
+        return Err(gone());
     }
     decode(statement, &rows, |row| {
         let (id, created_at, expire_at) = (row.int()?, row.int()?, row.int_or_null()?);

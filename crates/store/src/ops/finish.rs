@@ -51,15 +51,17 @@ pub(crate) struct Finished {
     pub(crate) answer: Answer,
     /// A message became ready here: lane and position.
     pub(crate) ready: Option<(i64, i64)>,
-    /// A message will be ready here: lane and time.
-    pub(crate) due: Option<(i64, Micros)>,
+    /// A message will be ready later in this lane.
+    pub(crate) due: Option<i64>,
     /// The lease's new end.
     pub(crate) leased_until: Option<Micros>,
+    /// The same as its lane and the time that remains.
+    pub(crate) expires: Option<(i64, Micros)>,
 }
 
 impl Finished {
     const fn answer(answer: Answer) -> Self {
-        Finished { answer, ready: None, due: None, leased_until: None }
+        Finished { answer, ready: None, due: None, leased_until: None, expires: None }
     }
 }
 
@@ -187,8 +189,11 @@ fn done(verb: &Verb, row: &mut Fields<'_>) -> Result<Finished> {
             let id = row.int()?;
             done.ready = Some((row.int()?, id));
         }
-        Verb::Postpone { .. } => done.due = Some((row.int()?, row.int()?)),
-        Verb::Extend(_) => done.leased_until = Some(row.int()?),
+        Verb::Postpone { .. } => done.due = Some(row.int()?),
+        Verb::Extend(_) => {
+            done.leased_until = Some(row.int()?);
+            done.expires = Some((row.int()?, row.int()?));
+        }
         Verb::Bury { .. } => {
             let (lane, id) = (row.int_or_null()?, row.int_or_null()?);
             done.ready = lane.zip(id);

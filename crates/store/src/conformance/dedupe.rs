@@ -1,0 +1,84 @@
+use super::*;
+use crate::Due;
+
+fn once(key: &str, payload: &str) -> NewMessage {
+    NewMessage { dedupe: Some(key.into()), ..NewMessage::new(payload.to_owned()) }
+}
+
+pub async fn a_second_enqueue_with_the_same_key_stores_nothing(h: &Harness) {
+    let queue = h.queue_with(Settings { partitions: 4, ..Settings::default() }).await;
+    let first = h.put_message(&queue, once("a", "1")).await;
+    for _ in 0..5 {
+        let again = h.put_message(&queue, once("a", "2")).await;
+        assert_eq!((again.id, again.duplicate), (first.id, true));
+    }
+    let other = h.put_message(&queue, once("b", "3")).await;
+    assert!(!other.duplicate && other.id != first.id);
+    let mut taken = payloads(&h.take(&queue, 9).await);
+    taken.sort();
+    assert_eq!(taken, ["1", "3"]);
+}
+
+pub async fn a_key_is_remembered_after_its_message_has_finished(h: &Harness) {
+    let queue = h.queue().await;
+    let first = h.put_message(&queue, once("a", "1")).await;
+    h.complete(h.take_one(&queue).await.fence()).await;
+    // The reply to the first enqueue was lost, the message was already done: the repeat must not run it again.
+    let again = h.put_message(&queue, once("a", "1")).await;
+    assert_eq!((again.id, again.duplicate), (first.id, true));
+    assert!(h.take(&queue, 9).await.is_empty());
+}
+
+pub async fn a_key_can_be_used_again_when_window_and_message_are_gone(h: &Harness) {
+    let queue = h.queue_with(Settings { dedupe_window: Duration::from_secs(10), ..Settings::default() }).await;
+    let first = h.put_message(&queue, once("a", "1")).await;
+    h.complete(h.take_one(&queue).await.fence()).await;
+    h.advance(9_999);
+    assert!(h.put_message(&queue, once("a", "2")).await.duplicate);
+    h.advance(1);
+    let second = h.put_message(&queue, once("a", "3")).await;
+    assert!(!second.duplicate && second.id != first.id);
+    assert_eq!(h.put_message(&queue, once("a", "4")).await.id, second.id);
+    h.complete(h.take_one(&queue).await.fence()).await;
+    h.advance(10_000);
+    assert_eq!(h.store.forget().await.unwrap(), 1);
+}
+
+pub async fn a_living_message_keeps_its_key_beyond_the_window(h: &Harness) {
+    let queue = h.queue_with(Settings { dedupe_window: Duration::from_secs(1), ..Settings::default() }).await;
+    let later = NewMessage { due: Some(Due::In(Duration::from_secs(100))), ..once("later", "1") };
+    let scheduled = h.put_message(&queue, later).await;
+    let ready = h.put_message(&queue, once("ready", "2")).await;
+    let taken = h.take_one(&queue).await;
+    h.store.retry(&[taken.fence()], None, crate::Place::Tail).await.unwrap();
+    h.advance(50_000);
+    assert_eq!(h.store.forget().await.unwrap(), 0);
+    assert_eq!(h.put_message(&queue, once("later", "3")).await.id, scheduled.id);
+    assert_eq!(h.put_message(&queue, once("ready", "4")).await.id, ready.id);
+}
+
+pub async fn twins_in_one_batch_share_one_message(h: &Harness) {
+    let queue = h.queue().await;
+    let later = NewMessage { due: Some(Due::In(Duration::from_secs(1))), ..once("later", "5") };
+    let batch = vec![once("a", "1"), NewMessage::new("2"), once("a", "3"), once("b", "4"), later.clone(), later];
+    let answers = h.store.enqueue(&queue, None, batch).await.unwrap();
+    assert_eq!(answers.iter().map(|answer| answer.duplicate).collect::<Vec<_>>(), [
+        false, false, true, false, false, true
+    ]);
+    assert_eq!((answers[0].id, answers[4].id), (answers[2].id, answers[5].id));
+    assert_eq!(payloads(&h.take(&queue, 9).await), ["1", "2", "4"]);
+    // The same across callers that share a transaction.
+    let calls = (0..20).map(|_| h.store.enqueue(&queue, None, vec![once("c", "6")]));
+    let answers = futures_util::future::join_all(calls).await;
+    let fresh = answers.iter().filter(|answer| !answer.as_ref().unwrap()[0].duplicate).count();
+    assert_eq!(fresh, 1);
+    assert_eq!(payloads(&h.take(&queue, 9).await), ["6"]);
+}
+
+pub async fn keys_of_different_queues_do_not_meet(h: &Harness) {
+    let jobs = h.queue().await;
+    let mail = h.store.queue_create("mail", Settings::default()).await.unwrap();
+    let one = h.put_message(&jobs, once("a", "1")).await;
+    let two = h.put_message(&mail, once("a", "2")).await;
+    assert!(!one.duplicate && !two.duplicate && one.id != two.id);
+}

@@ -1,0 +1,157 @@
+use super::*;
+use crate::{Kind, State};
+
+pub async fn a_queue_comes_back_as_it_was_created(h: &Harness) {
+    h.store.queue_create("graves", Settings::default()).await.unwrap();
+    let settings = Settings {
+        namespace: "billing".into(),
+        partitions: 3,
+        lease: Duration::from_millis(1500),
+        expire: Some(Duration::from_secs(86_400)),
+        max_attempts: Some(7),
+        dead_queue: Some("graves".into()),
+        retain_completed: Some(Duration::from_secs(60)),
+        retain_dead: Some(Duration::from_secs(3600)),
+        tail_on_expiry: true,
+        dedupe_window: Duration::from_secs(5),
+        reference: "owner: finance".into(),
+    };
+    let created = h.queue_with(settings.clone()).await;
+    assert_eq!(created.settings, settings);
+    assert_eq!((created.created_at, created.lanes.len()), (START, 3));
+    assert_eq!(h.store.queue_get("jobs").await.unwrap(), created);
+}
+
+pub async fn a_name_that_is_taken_is_refused_and_nothing_changes(h: &Harness) {
+    let queue = h.queue().await;
+    let again = Settings { max_attempts: Some(1), ..Settings::default() };
+    let error = h.store.queue_create("jobs", again).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::AlreadyExists);
+    assert!(error.to_string().contains("'jobs' already exists"), "{error}");
+    assert_eq!(h.store.queue_get("jobs").await.unwrap(), queue);
+}
+
+pub async fn unicode_and_hostile_names_work(h: &Harness) {
+    let names = ["naïve-队列-🐦", "it's \"quoted\"", "100%; drop table x; --", "two\nlines\tand\\slashes", "a"];
+    for name in names {
+        let queue = h.store.queue_create(name, Settings::default()).await.unwrap();
+        h.put(&queue, name).await;
+        let found = h.store.queue_get(name).await.unwrap();
+        assert_eq!(payloads(&h.take(&found, 9).await), [name]);
+    }
+    assert_eq!(h.store.queue_list("", None, 100).await.unwrap().len(), names.len());
+}
+
+pub async fn bad_names_and_settings_are_refused_with_advice(h: &Harness) {
+    let settings = Settings::default;
+    let long = "x".repeat(513);
+    for (name, settings, part) in [
+        ("", settings(), "name is empty"),
+        (long.as_str(), settings(), "513 bytes: at most 512"),
+        ("nul\0", settings(), "NUL"),
+        ("q", Settings { partitions: 0, ..settings() }, "partitions must be 1"),
+        ("q", Settings { lease: Duration::ZERO, ..settings() }, "lease must be longer than zero"),
+        ("q", Settings { lease: Duration::MAX, ..settings() }, "at most 100 years"),
+        ("q", Settings { max_attempts: Some(0), ..settings() }, "max_attempts is 0"),
+        ("q", Settings { dead_queue: Some("q".into()), ..settings() }, "its own dead queue"),
+    ] {
+        let error = h.store.queue_create(name, settings).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidInput, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    assert!(h.store.queue_list("", None, 10).await.unwrap().is_empty());
+}
+
+pub async fn lists_are_sorted_start_at_the_pivot_and_keep_to_the_namespace(h: &Harness) {
+    for (name, namespace) in [("b", "one"), ("a", "two"), ("C", "one"), ("d", "two")] {
+        let settings = Settings { namespace: namespace.into(), ..Settings::default() };
+        h.store.queue_create(name, settings).await.unwrap();
+    }
+    let names = |queues: Vec<Queue>| queues.into_iter().map(|queue| queue.name).collect::<Vec<_>>();
+    assert_eq!(names(h.store.queue_list("", None, 10).await.unwrap()), ["C", "a", "b", "d"]);
+    assert_eq!(names(h.store.queue_list("aa", None, 10).await.unwrap()), ["b", "d"]);
+    assert_eq!(names(h.store.queue_list("b", Some("one"), 10).await.unwrap()), ["b"]);
+    assert_eq!(names(h.store.queue_list("", Some("two"), 1).await.unwrap()), ["a"]);
+    assert!(h.store.queue_list("z", None, 10).await.unwrap().is_empty());
+}
+
+pub async fn an_update_replaces_settings_and_keeps_partitions(h: &Harness) {
+    let queue = h.queue_with(Settings { partitions: 2, ..Settings::default() }).await;
+    h.advance(10);
+    let change = Settings { partitions: 9, lease: Duration::from_secs(1), max_attempts: Some(2), ..Settings::default() };
+    let updated = h.store.queue_update("jobs", change).await.unwrap();
+    assert_eq!((updated.settings.partitions, &updated.lanes), (2, &queue.lanes));
+    assert_eq!((updated.settings.lease, updated.settings.max_attempts), (Duration::from_secs(1), Some(2)));
+    assert_eq!((updated.created_at, updated.updated_at), (START, START + 10_000));
+    // It holds for what is leased from now on.
+    h.put(&queue, "x").await;
+    assert_eq!(h.take_one(&queue).await.leased_until, START + 10_000 + 1_000_000);
+}
+
+pub async fn a_deleted_queue_takes_everything_with_it(h: &Harness) {
+    let keep = Settings { retain_completed: Some(Duration::from_secs(60)), ..Settings::default() };
+    let queue = h.queue_with(keep.clone()).await;
+    let later = NewMessage { due: Some(crate::Due::In(Duration::from_secs(9))), ..NewMessage::new("later") };
+    let deduped = NewMessage { dedupe: Some("d".into()), ..NewMessage::new("deduped") };
+    let keyed = NewMessage { key: Some("k".into()), ..NewMessage::new("keyed") };
+    h.store.enqueue(&queue, None, vec![NewMessage::new("done"), NewMessage::new("held"), later, deduped, keyed]).await.unwrap();
+    h.complete(h.take_one(&queue).await.fence()).await;
+    h.take_one(&queue).await;
+    h.store.claim_key(&queue.lanes, None, None).await.unwrap().unwrap();
+    assert_eq!(h.store.queue_delete("jobs").await.unwrap(), 4);
+    assert_eq!(h.store.queue_get("jobs").await.unwrap_err().kind(), Kind::NotFound);
+    h.store.verify().await.unwrap();
+    // A new queue of that name starts empty.
+    let queue = h.queue_with(keep).await;
+    assert!(h.take(&queue, 10).await.is_empty());
+    assert!(h.store.message_list(queue.lanes[0], State::Scheduled, 0, 10).await.unwrap().is_empty());
+    assert_eq!(h.store.archive_count(queue.id).await.unwrap(), (0, 0));
+    let again = NewMessage { dedupe: Some("d".into()), ..NewMessage::new("deduped") };
+    assert!(!h.put_message(&queue, again).await.duplicate);
+}
+
+pub async fn a_missing_queue_is_named_in_the_error(h: &Harness) {
+    let errors = [
+        h.store.queue_get("nope").await.unwrap_err(),
+        h.store.queue_update("nope", Settings::default()).await.unwrap_err(),
+        h.store.queue_delete("nope").await.unwrap_err(),
+        h.store.queue_pause("nope").await.unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert!(error.to_string().contains("no queue named 'nope': create it first"), "{error}");
+    }
+}
+
+pub async fn a_paused_queue_hands_out_nothing_and_resumes(h: &Harness) {
+    let queue = h.queue().await;
+    h.put(&queue, "1").await;
+    let held = h.take_one(&queue).await;
+    h.store.queue_pause("jobs").await.unwrap();
+    h.store.queue_pause("jobs").await.unwrap();
+    assert_eq!(h.store.queue_get("jobs").await.unwrap().paused_at, Some(START));
+    h.put(&queue, "2").await;
+    let keyed = NewMessage { key: Some("k".into()), ..NewMessage::new("3") };
+    h.put_message(&queue, keyed).await;
+    assert!(h.take(&queue, 9).await.is_empty());
+    assert!(h.store.claim_key(&queue.lanes, None, None).await.unwrap().is_none());
+    // Holders can still finish what they hold.
+    assert_eq!(h.complete(held.fence()).await, Answer::Done);
+    h.store.queue_resume("jobs").await.unwrap();
+    assert_eq!(payloads(&h.take(&queue, 9).await), ["2"]);
+    assert!(h.store.claim_key(&queue.lanes, None, None).await.unwrap().is_some());
+}
+
+pub async fn a_dead_queue_must_exist_and_not_have_its_own(h: &Harness) {
+    let with_dead = |dead: &str| Settings { dead_queue: Some(dead.into()), ..Settings::default() };
+    let error = h.store.queue_create("jobs", with_dead("graves")).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+    assert!(error.to_string().contains("'graves' of 'jobs' does not exist"), "{error}");
+    h.store.queue_create("graves", Settings::default()).await.unwrap();
+    h.store.queue_create("jobs", with_dead("graves")).await.unwrap();
+    let error = h.store.queue_create("more", with_dead("jobs")).await.unwrap_err();
+    assert!(error.to_string().contains("dead letters would wander"), "{error}");
+    // A dead queue may be deleted; dead letters then go to the archive.
+    h.store.queue_delete("graves").await.unwrap();
+    assert_eq!(h.store.queue_get("jobs").await.unwrap().settings.dead_queue, None);
+}

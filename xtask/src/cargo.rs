@@ -1,0 +1,36 @@
+//! Runs cargo.
+
+use std::process::Command;
+
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+pub(crate) struct Cargo(Command);
+
+impl Cargo {
+    pub(crate) fn new(args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(args).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        Cargo(command)
+    }
+
+    pub(crate) fn test(args: &[&str], rest: &[String]) -> Self {
+        Cargo::new(&["test", "--quiet"]).args(args).args(&["--"]).args(rest)
+    }
+
+    pub(crate) fn args(mut self, args: &[impl AsRef<std::ffi::OsStr>]) -> Self {
+        self.0.args(args);
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    pub(crate) fn run(mut self) -> Result<()> {
+        let shown = format!("{:?}", self.0.get_args().collect::<Vec<_>>().join(std::ffi::OsStr::new(" ")));
+        println!("cargo {}", shown.trim_matches('"'));
+        let status = self.0.status()?;
+        if status.success() { Ok(()) } else { Err(format!("cargo failed: {status}").into()) }
+    }
+}

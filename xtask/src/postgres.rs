@@ -1,0 +1,150 @@
+//! A throw-away PostgreSQL: from the installed binaries, on a free port of loopback, gone when it is dropped.
+//!
+//! The server refuses to run as root, so root runs it as the user `postgres`. It is our own child process, and it is
+//! ended by its process id.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::cargo::Result;
+
+/// What a commit waits for.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Durability {
+    /// The disk: for benchmarks.
+    Full,
+    /// Nothing: for tests.
+    None,
+}
+
+pub(crate) struct Cluster {
+    server: Child,
+    folder: PathBuf,
+    dsn: String,
+}
+
+impl Cluster {
+    pub(crate) fn start(durability: Durability) -> Result<Self> {
+        let bin = binaries()?;
+        let folder = std::env::temp_dir().join(format!("tenure-pg-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        if is_root() {
+            succeed(Command::new("chown").arg("postgres:").arg(&folder))?;
+        }
+        let data = folder.join("data");
+        let mut initdb = as_postgres(&bin.join("initdb"));
+        initdb.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"]).arg(&data);
+        succeed(initdb.stdout(Stdio::null()))?;
+        // One user that needs a password, for the test of wrong ones.
+        let access =
+            "host all locked 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\nlocal all all trust\n";
+        std::fs::write(data.join("pg_hba.conf"), access)?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut settings = vec![
+            format!("port={port}"),
+            "listen_addresses=127.0.0.1".to_owned(),
+            format!("unix_socket_directories={}", folder.display()),
+            "max_connections=300".to_owned(),
+        ];
+        match durability {
+            Durability::None => settings.push("fsync=off".to_owned()),
+            Durability::Full => settings.extend(["shared_buffers=1GB", "max_wal_size=4GB"].map(str::to_owned)),
+        }
+        let mut server = as_postgres(&bin.join("postgres"));
+        server.arg("-D").arg(&data);
+        for setting in settings {
+            server.args(["-c", &setting]);
+        }
+        let log = std::fs::File::create(folder.join("log"))?;
+        let server = server.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
+        let dsn = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+        let mut cluster = Cluster { server, folder, dsn };
+        cluster.wait(&bin, port)?;
+        Ok(cluster)
+    }
+
+    pub(crate) fn dsn(&self) -> &str {
+        &self.dsn
+    }
+
+    fn wait(&mut self, bin: &Path, port: u16) -> Result<()> {
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(30) {
+            let mut probe = Command::new(bin.join("pg_isready"));
+            probe.args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()]);
+            if probe.status()?.success() {
+                return Ok(());
+            }
+            if let Some(status) = self.server.try_wait()? {
+                let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+                return Err(format!("PostgreSQL ended at its start ({status}):\n{log}").into());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err("PostgreSQL did not start within 30 seconds".into())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // SIGQUIT: at once, without saving anything; the data is thrown away.
+        let pid = self.server.id().to_string();
+        if Command::new("kill").args(["-QUIT", &pid]).status().is_err() {
+            self.server.kill().ok();
+        }
+        self.server.wait().ok();
+        std::fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+fn binaries() -> Result<PathBuf> {
+    if let Some(found) = installed() {
+        return Ok(found);
+    }
+    println!("PostgreSQL is not installed: installing it with apt");
+    let apt = |args: &[&str]| {
+        let mut apt = Command::new("apt-get");
+        succeed(apt.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null()))
+    };
+    apt(&["update", "-qq"])?;
+    apt(&["install", "-y", "-qq", "postgresql-common"])?;
+    // The package would otherwise make and start a server of its own.
+    let config = Path::new("/etc/postgresql-common/createcluster.conf");
+    if let Ok(text) = std::fs::read_to_string(config) {
+        std::fs::write(config, format!("{text}\ncreate_main_cluster = false\n"))?;
+    }
+    apt(&["install", "-y", "-qq", "postgresql"])?;
+    installed().ok_or_else(|| "apt installed no PostgreSQL server below /usr/lib/postgresql".into())
+}
+
+/// The newest installed version.
+fn installed() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let newest = versions
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.join("bin/initdb").exists() && path.join("bin/postgres").exists())
+        .max_by_key(|path| number(path));
+    newest.map(|path| path.join("bin"))
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.starts_with(b"0\n"))
+}
+
+/// `setpriv` replaces itself by the program, so that the child's process id is the program's own.
+fn as_postgres(program: &Path) -> Command {
+    if !is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program).current_dir("/");
+    command
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().map_err(|error| format!("{:?} cannot be run: {error}", command.get_program()))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} failed: {status}").into()) }
+}
