@@ -13,7 +13,9 @@ use crate::error::{Error, Kind, Result};
 #[derive(Debug)]
 pub(crate) enum Dsn {
     Postgres(Box<PostgresDsn>),
+    #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "refused by its name alone"))]
     Sqlite(FileDsn),
+    #[cfg_attr(not(feature = "turso"), allow(dead_code, reason = "refused by its name alone"))]
     Turso(FileDsn),
 }
 

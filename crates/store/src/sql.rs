@@ -166,3 +166,10 @@ pub(crate) fn steps(text: &str) -> impl Iterator<Item = &str> {
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
+
+/// The highest numbered parameter of a text: a step of an act may use fewer than the act has.
+pub(crate) fn highest_parameter(text: &str, sign: char) -> usize {
+    let numbers =
+        text.split(sign).skip(1).map(|rest| &rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())]);
+    numbers.filter_map(|number| number.parse().ok()).max().unwrap_or(0)
+}

@@ -12,6 +12,8 @@ pub(crate) enum Value {
     Bool(bool),
     Text(String),
     Bytes(Bytes),
+    /// A list that belongs to the whole batch; only PostgreSQL has such a thing.
+    Ints(Vec<i64>),
 }
 
 impl From<i64> for Value {
@@ -54,7 +56,16 @@ impl Column {
         }
     }
 
-    /// The ordinal that every batch carries as its last column, and by which answers find their questions.
+    /// Whether it holds nothing but nulls.
+    pub(crate) fn is_null(&self) -> bool {
+        match self {
+            Column::Ints(values) => values.iter().all(Option::is_none),
+            Column::Texts(values) => values.iter().all(Option::is_none),
+            Column::Bools(_) | Column::Bytes(_) => false,
+        }
+    }
+
+    /// The last column of a batch, for statements that want it: by it answers find their questions.
     pub(crate) fn ordinals(len: usize) -> Self {
         Column::Ints((0..len as i64).map(Some).collect())
     }

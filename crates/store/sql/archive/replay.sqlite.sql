@@ -6,6 +6,6 @@ select $3, a.lane, 0, a.created_at, {now} + q.expire_us, a.id, 0,
        a.max_attempts, a.key, a.kind, a.encoding, a.reference, a.payload
 from tenure.archive a
 join tenure.queue q on q.id = a.queue
-where a.id = $2 and a.outcome <> 'completed' and $4 is not null
+where a.id = $2 and a.outcome <> 'completed'
 returning id, lane, origin_id;
 delete from tenure.archive where id = $2 and outcome <> 'completed'

@@ -1,7 +1,7 @@
 -- A key is taken while its window lasts, and beyond it while its message still lives.
 insert into tenure.dedupe as d (queue, key, id, until)
 select i.queue, i.key, 0, {now} + q.dedupe_us
-from unnest($2::bigint[], $3::text[], $4::bigint[]) as i (queue, key, n)
+from unnest($2::bigint[], $3::text[]) as i (queue, key)
 join tenure.queue q on q.id = i.queue
 order by i.queue, i.key
 on conflict (queue, key) do update

@@ -11,6 +11,6 @@ where queue = $2
 insert into tenure.dedupe (queue, key, id, until)
 select q.id, $3, 0, {now} + q.dedupe_us
 from tenure.queue q
-where q.id = $2 and $4 is not null
+where q.id = $2
 on conflict (queue, key) do nothing
 returning queue, key

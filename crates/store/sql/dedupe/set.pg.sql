@@ -1,5 +1,4 @@
 update tenure.dedupe d
 set id = i.id
-from unnest($1::bigint[], $2::text[], $3::bigint[], $4::bigint[]) as i (queue, key, id, n)
+from unnest($1::bigint[], $2::text[], $3::bigint[]) as i (queue, key, id)
 where d.queue = i.queue and d.key = i.key
-returning i.n

@@ -1,1 +1,1 @@
-update tenure.dedupe set id = $3 where queue = $1 and key = $2 returning $4 as n
+update tenure.dedupe set id = $3 where queue = $1 and key = $2

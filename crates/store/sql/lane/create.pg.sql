@@ -1,5 +1,4 @@
 insert into tenure.lane (queue, partition)
-select $1, i.partition
-from unnest($2::bigint[], $3::bigint[]) as i (partition, n)
-order by i.n
+select $1, partition
+from unnest($2::bigint[]) as partition
 returning id

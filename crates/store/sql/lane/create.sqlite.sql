@@ -1,4 +1,3 @@
 insert into tenure.lane (queue, partition)
-select $1, $2
-where $3 is not null
+values ($1, $2)
 returning id

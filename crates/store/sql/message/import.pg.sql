@@ -11,10 +11,9 @@ from (
     from clock c
     cross join unnest(
         $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::integer[], $8::text[], $9::text[],
-        $10::text[], $11::text[], $12::text[], $13::bytea[], $14::bigint[]
-    ) as i (id, lane, leased_until, expire_at, attempts, max_attempts, source_id, key, kind, encoding, reference, payload, n)
+        $10::text[], $11::text[], $12::text[], $13::bytea[]
+    ) as i (id, lane, leased_until, expire_at, attempts, max_attempts, source_id, key, kind, encoding, reference, payload)
     join tenure.lane l on l.id = i.lane
-    order by i.n
 ) i
 on conflict (lane, source_id) where source_id is not null do nothing
 returning id, created_at, source_id

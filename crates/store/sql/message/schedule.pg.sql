@@ -1,21 +1,21 @@
--- A lane that is gone leaves its column null, and the whole statement fails: all messages are stored, or none.
--- A due time given as an instant wins over one given as a delay; expiry counts from the due time.
-with tx as materialized (select txid_current() as id),
-     clock as materialized (select {now} as now from tx)
+-- As `enqueue`, but for later. A due time given as an instant wins over one given as a delay; expiry counts from it.
+with clock as materialized (select txid_current() as tx, {now} as now),
+     lanes as materialized (
+         select array_agg(l.id order by d.n) as ids, array_agg(q.expire_us order by d.n) as expiries
+         from unnest($2::bigint[]) with ordinality as d (id, n)
+         left join tenure.lane l on l.id = d.id
+         left join tenure.queue q on q.id = l.queue
+     )
 insert into tenure.scheduled (
     id, lane, due_at, keep_place, created_at, expire_at, attempts, max_attempts, key, kind, encoding, reference, payload
 )
-select coalesce(i.id, nextval('tenure.message_id')), i.lane_id, i.due_at, false, i.now, i.due_at + i.expiry, 0,
+select case when (select tx from clock) > 0 then coalesce(i.id, nextval('tenure.message_id')) end,
+       ((select ids from lanes))[coalesce(i.lane, 1)], coalesce(i.due, (select now from clock) + i.delay_us), false,
+       (select now from clock), coalesce(i.due, (select now from clock) + i.delay_us)
+           + coalesce(i.expire_us, ((select expiries from lanes))[coalesce(i.lane, 1)]), 0,
        i.max_attempts, i.key, i.kind, i.encoding, i.reference, i.payload
-from (
-    select i.*, l.id as lane_id, c.now, coalesce(i.due, c.now + i.delay_us) as due_at, coalesce(i.expire_us, q.expire_us) as expiry
-    from clock c
-    cross join unnest(
-        $2::bigint[], $3::bigint[], $4::bigint[], $5::integer[], $6::text[], $7::text[], $8::text[], $9::text[],
-        $10::bytea[], $11::bigint[], $12::bigint[], $13::bigint[]
-    ) as i (id, lane, expire_us, max_attempts, key, kind, encoding, reference, payload, due, delay_us, n)
-    left join tenure.lane l on l.id = i.lane
-    left join tenure.queue q on q.id = l.queue
-    order by i.n
-) i
+from unnest(
+    $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[],
+    $12::bigint[], $13::bigint[]
+) as i (id, lane, expire_us, max_attempts, key, kind, encoding, reference, payload, due, delay_us)
 returning id, created_at, expire_at, due_at

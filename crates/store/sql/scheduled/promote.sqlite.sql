@@ -8,6 +8,6 @@ select case when keep_place then id else $2 end, lane, 0,
        attempts, max_attempts, buried_id, buried_from, reason, source_id, key, kind, encoding,
        reference, payload
 from tenure.scheduled
-where id = $1 and $3 is not null
+where id = $1
 returning id, lane;
 delete from tenure.scheduled where id = $1

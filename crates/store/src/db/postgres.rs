@@ -23,19 +23,21 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::{Act, Conn};
 use crate::dsn::{PostgresDsn, Verify};
 use crate::error::{Error, Kind, Result, kind_of_sqlstate};
-use crate::sql::{Statement, rendered};
+use crate::sql::{Statement, highest_parameter, rendered};
 use crate::value::{Column, Row, Value};
 
-/// Keeps every plan on its index, whatever the statistics say about a table that was empty a second ago.
+/// Keeps every plan on its index, whatever the statistics say about a table that was empty a second ago, and keeps it at
+/// all: planning an enqueue anew each time, which PostgreSQL does when it believes in better plans, halved the lone
+/// caller's rate.
 const PINNED: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off -c enable_hashjoin=off \
-                      -c enable_mergejoin=off -c jit=off";
+                      -c enable_mergejoin=off -c jit=off -c plan_cache_mode=force_generic_plan";
 
 /// A connected PostgreSQL database.
 pub(crate) struct Postgres {
     pool: Pool,
     config: Config,
     tls: MakeRustlsConnect,
-    texts: Arc<Vec<String>>,
+    texts: Texts,
     prepared: bool,
     pub(crate) schema: String,
     address: String,
@@ -71,7 +73,7 @@ impl Postgres {
             pool,
             config: listen,
             tls,
-            texts: Arc::new(rendered(crate::sql::Dialect::Postgres, &dsn.schema)),
+            texts: Texts::new(&dsn.schema),
             prepared: !dsn.pgbouncer,
             schema: dsn.schema.clone(),
             address: dsn.address.clone(),
@@ -161,7 +163,7 @@ impl Postgres {
     #[cfg(feature = "conformance")]
     pub(crate) async fn describe(&self, index: usize) -> Result<(usize, Vec<String>)> {
         let client = self.client().await?;
-        let statement = client.prepare(&self.texts[index]).await.map_err(error_of)?;
+        let statement = client.prepare(&self.texts.0[index].0).await.map_err(error_of)?;
         Ok((statement.params().len(), statement.columns().iter().map(|c| c.name().to_owned()).collect()))
     }
 
@@ -217,16 +219,41 @@ impl Drop for Open {
     }
 }
 
+/// Every statement as this schema runs it, and its number of parameters.
+struct Texts(Vec<(String, usize)>);
+
+impl Texts {
+    fn new(schema: &str) -> Self {
+        let texts = rendered(crate::sql::Dialect::Postgres, schema).into_iter();
+        Texts(
+            texts
+                .map(|text| {
+                    let params = highest_parameter(&text, '$');
+                    (text, params)
+                })
+                .collect(),
+        )
+    }
+
+    fn text(&self, statement: Statement) -> &str {
+        &self.0[statement.index].0
+    }
+
+    fn params(&self, statement: Statement) -> usize {
+        self.0[statement.index].1
+    }
+}
+
 /// A PostgreSQL connection for the length of one act.
 pub(crate) struct PgConn<'a> {
     client: &'a Object,
-    texts: &'a [String],
+    texts: &'a Texts,
     prepared: bool,
 }
 
 impl PgConn<'_> {
     async fn run(&self, statement: Statement, params: &[&(dyn ToSql + Sync)], types: &[Type]) -> Result<Vec<Row>> {
-        let text = &self.texts[statement.index];
+        let text = self.texts.text(statement);
         let rows = if self.prepared {
             let prepared = self.client.prepare_cached(text).await.map_err(error_of)?;
             self.client.query(&prepared, params).await
@@ -244,7 +271,7 @@ impl PgConn<'_> {
     }
 
     pub(crate) async fn execute(&mut self, statement: Statement, params: &[Value]) -> Result<u64> {
-        let text = &self.texts[statement.index];
+        let text = self.texts.text(statement);
         if self.prepared {
             let prepared = self.client.prepare_cached(text).await.map_err(error_of)?;
             let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|value| value as _).collect();
@@ -262,8 +289,9 @@ impl PgConn<'_> {
         columns: &[Column],
         len: usize,
     ) -> Result<Vec<Row>> {
-        let ordinals = Column::ordinals(len);
-        let columns = || columns.iter().chain(std::iter::once(&ordinals));
+        let wants_ordinals = self.texts.params(statement) > fixed.len() + columns.len();
+        let ordinals = wants_ordinals.then(|| Column::ordinals(len));
+        let columns = || columns.iter().chain(&ordinals);
         let types: Vec<_> = fixed.iter().map(Value::pg_type).chain(columns().map(Column::pg_type)).collect();
         let params: Vec<&(dyn ToSql + Sync)> =
             fixed.iter().map(|value| value as _).chain(columns().map(|column| column as _)).collect();
@@ -279,6 +307,7 @@ impl Value {
             Value::Bool(_) => Type::BOOL,
             Value::Text(_) => Type::TEXT,
             Value::Bytes(_) => Type::BYTEA,
+            Value::Ints(_) => Type::INT8_ARRAY,
         }
     }
 }
@@ -314,6 +343,7 @@ impl ToSql for Value {
             Value::Bool(value) => wire::bool_to_sql(*value, out),
             Value::Text(value) => wire::text_to_sql(value, out),
             Value::Bytes(value) => wire::bytea_to_sql(value, out),
+            Value::Ints(values) => return values.to_sql(ty, out),
         }
         Ok(IsNull::No)
     }
@@ -330,7 +360,13 @@ impl ToSql for Column {
         let TypeKind::Array(member) = ty.kind() else {
             return Err(format!("a column of a batch needs an array, not {ty}").into());
         };
-        // The wire form of a one-dimensional array, written straight from the column.
+        // The wire form of an array, written straight from the column. A column of nulls is sent empty: `unnest` fills
+        // it up again, and the server need not unpack what is not there (eight such columns cost a third in bulk).
+        if self.is_null() {
+            out.put_slice(&[0; 8]);
+            out.put_u32(member.oid());
+            return Ok(IsNull::No);
+        }
         out.put_i32(1);
         let has_nulls = match self {
             Column::Ints(values) => values.iter().any(Option::is_none),

@@ -336,6 +336,7 @@ impl ToSql for Value {
             Value::Bool(value) => ValueRef::Integer((*value).into()),
             Value::Text(value) => ValueRef::Text(value.as_bytes()),
             Value::Bytes(value) => ValueRef::Blob(value),
+            Value::Ints(_) => ValueRef::Null,
         }))
     }
 }

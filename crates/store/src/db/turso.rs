@@ -12,7 +12,7 @@ use turso::{Connection, Database};
 use super::{Act, Conn, not_installed};
 use crate::dsn::FileDsn;
 use crate::error::{Error, Kind, Result};
-use crate::sql::{Dialect, Statement, rendered, steps};
+use crate::sql::{Dialect, Statement, highest_parameter, rendered, steps};
 use crate::value::{Column, Row, Value};
 
 /// An open Turso database.
@@ -120,7 +120,7 @@ impl TursoConn<'_> {
         let mut rows = Vec::new();
         for step in &self.texts[statement.index] {
             let mut prepared = self.connection.prepare_cached(step).await.map_err(error_of)?;
-            let params = params.iter().take(highest_parameter(step)).map(Value::to_turso).collect();
+            let params = params.iter().take(highest_parameter(step, '?')).map(Value::to_turso).collect();
             collect(&mut prepared, params, &mut rows).await?;
         }
         Ok(rows)
@@ -130,7 +130,7 @@ impl TursoConn<'_> {
         let mut changed = 0;
         for step in &self.texts[statement.index] {
             let mut prepared = self.connection.prepare_cached(step).await.map_err(error_of)?;
-            let params: Vec<_> = params.iter().take(highest_parameter(step)).map(Value::to_turso).collect();
+            let params: Vec<_> = params.iter().take(highest_parameter(step, '?')).map(Value::to_turso).collect();
             changed = prepared.execute(params).await.map_err(error_of)?;
         }
         Ok(changed)
@@ -146,7 +146,7 @@ impl TursoConn<'_> {
         let mut rows = Vec::with_capacity(len);
         let mut prepared = Vec::new();
         for step in &self.texts[statement.index] {
-            let count = highest_parameter(step);
+            let count = highest_parameter(step, '?');
             prepared.push((self.connection.prepare_cached(step).await.map_err(error_of)?, count));
         }
         for n in 0..len {
@@ -161,15 +161,6 @@ impl TursoConn<'_> {
         }
         Ok(rows)
     }
-}
-
-/// The highest `?n` of a text: a step of an act may use fewer parameters than the act has.
-fn highest_parameter(text: &str) -> usize {
-    text.split('?')
-        .skip(1)
-        .filter_map(|rest| rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())].parse().ok())
-        .max()
-        .unwrap_or(0)
 }
 
 async fn collect(statement: &mut turso::Statement, params: Vec<turso::Value>, out: &mut Vec<Row>) -> Result<()> {
@@ -201,6 +192,7 @@ impl Value {
             Value::Bool(value) => turso::Value::Integer((*value).into()),
             Value::Text(value) => turso::Value::Text(value.clone()),
             Value::Bytes(value) => turso::Value::Blob(value.to_vec()),
+            Value::Ints(_) => turso::Value::Null,
         }
     }
 }

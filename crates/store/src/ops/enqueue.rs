@@ -7,9 +7,9 @@ use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::queue::check_duration;
 use crate::ops::{check_label, check_text, reserve};
-use crate::sql::{DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, MESSAGE_ENQUEUE, MESSAGE_SCHEDULE, Statement};
+use crate::sql::{DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, MESSAGE_ENQUEUE, MESSAGE_SCHEDULE, Statement};
 use crate::types::{Due, Enqueued, NewMessage};
-use crate::value::Column;
+use crate::value::{Column, Value};
 
 /// A message on its way into a lane.
 #[derive(Clone, Debug)]
@@ -75,9 +75,10 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
         return Ok(Vec::new());
     }
     let messages = || entries.iter().map(|entry| &entry.message);
+    let (lanes, places) = lanes(conn.dialect(), entries);
     let mut columns = vec![
         reserve(conn, entries.len()).await?,
-        entries.iter().map(|entry| entry.lane).collect(),
+        places,
         messages().map(|message| message.expire.map(micros)).collect(),
         messages().map(|message| message.max_attempts.map(i64::from)).collect(),
         messages().map(|message| message.key.clone()).collect(),
@@ -100,7 +101,7 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
         columns.push(messages().map(delay).collect());
     }
     let gone = || Error::new(Kind::NotFound, "the queue was deleted: create it again, or stop enqueueing into it");
-    let rows = conn.each(statement, &[clock.value()], &columns).await.map_err(|error| match error.kind() {
+    let rows = conn.each(statement, &[clock.value(), lanes], &columns).await.map_err(|error| match error.kind() {
         Kind::NotFound => gone().with_source(error),
         _ => error,
     })?;
@@ -112,6 +113,25 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
         let due_at = if scheduled { Some(row.int()?) } else { None };
         Ok(Enqueued { id, created_at, due_at, expire_at, duplicate: false })
     })
+}
+
+/// The lanes of a batch: on PostgreSQL a list for the batch and a place in it for each row, elsewhere the lane itself.
+fn lanes(dialect: Dialect, entries: &[&Entry]) -> (Value, Column) {
+    if dialect == Dialect::Sqlite {
+        return (Value::Null, entries.iter().map(|entry| entry.lane).collect());
+    }
+    let mut list = Vec::new();
+    let mut place = |lane: i64| match list.iter().rposition(|known| *known == lane) {
+        Some(place) => place,
+        None => {
+            list.push(lane);
+            list.len() - 1
+        }
+    };
+    // The first lane's place goes without saying, so that a batch of one lane sends no places at all.
+    let places: Column =
+        entries.iter().map(|entry| Some(place(entry.lane) as i64 + 1).filter(|place| *place > 1)).collect();
+    (Value::Ints(list), places)
 }
 
 /// Takes the dedupe keys of a batch. An entry whose key was taken before gets its answer here; one whose twin stands

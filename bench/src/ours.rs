@@ -1,0 +1,161 @@
+//! The same work through the kernel's own acts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure_store::{Claim, Due, Fence, Message, NewMessage, Queue, Settings, Store};
+use tokio::task::JoinSet;
+
+use crate::Result;
+use crate::bare::finish;
+use crate::load::{Measured, Meter, made_at, now, payload};
+
+/// The DSN of our schema.
+pub(crate) fn schema(dsn: &str) -> String {
+    format!("{dsn}?schema=bench&pool_size=12")
+}
+
+/// An empty store with one queue.
+pub(crate) async fn fresh(dsn: &str) -> Result<(Store, Queue)> {
+    crate::bare::connect(dsn).await?.batch_execute("drop schema if exists bench cascade").await?;
+    create(&schema(dsn)).await
+}
+
+pub(crate) async fn create(dsn: &str) -> Result<(Store, Queue)> {
+    let store = Store::connect(dsn).await?;
+    store.install().await?;
+    let queue =
+        store.queue_create("bench", Settings { lease: Duration::from_secs(600), ..Settings::default() }).await?;
+    Ok((store, queue))
+}
+
+pub(crate) async fn fill(store: &Store, queue: &Queue, messages: u64, due: Option<Due>) -> Result<()> {
+    for batch in 0..messages / 1000 {
+        let batch = (0..1000).map(|n| NewMessage { due, ..NewMessage::new(payload(batch * 1000 + n)) }).collect();
+        store.enqueue(queue, None, batch).await?;
+    }
+    Ok(())
+}
+
+/// Settles the database after a fill, so that the measurement starts from the same place as bare SQL's.
+pub(crate) async fn settle(dsn: &str) -> Result<()> {
+    Ok(crate::bare::connect(dsn).await?.batch_execute("analyze; checkpoint").await?)
+}
+
+/// Single enqueues by concurrent callers.
+pub(crate) async fn enqueue_single(store: &Store, queue: &Queue, callers: usize, seconds: f64) -> Result<Measured> {
+    let meter = Meter::new(Duration::from_secs_f64(seconds), u64::MAX);
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        let (meter, store, queue) = (meter.clone(), store.clone(), queue.clone());
+        tasks.spawn(async move {
+            while meter.running() {
+                let started = Instant::now();
+                store.enqueue(&queue, None, vec![NewMessage::new(payload(meter.next()))]).await?;
+                meter.latency(started.elapsed().as_micros() as u64);
+                meter.done(1);
+            }
+            Result::Ok(())
+        });
+    }
+    finish(tasks).await?;
+    Ok(meter.measured())
+}
+
+/// Batches of 1000.
+pub(crate) async fn enqueue_bulk(store: &Store, queue: &Queue, seconds: f64) -> Result<Measured> {
+    let meter = Meter::new(Duration::from_secs_f64(seconds), u64::MAX);
+    while meter.running() {
+        let batch = (0..1000).map(|_| NewMessage::new(payload(meter.next()))).collect();
+        store.enqueue(queue, None, batch).await?;
+        meter.done(1000);
+    }
+    Ok(meter.measured())
+}
+
+/// Claim, then complete, by concurrent consumers.
+pub(crate) async fn drain(
+    store: &Store,
+    queue: &Queue,
+    consumers: usize,
+    batch: usize,
+    seconds: f64,
+    messages: u64,
+) -> Result<Measured> {
+    let meter = Meter::new(Duration::from_secs_f64(seconds), messages);
+    let mut tasks = JoinSet::new();
+    for _ in 0..consumers {
+        let (meter, store, queue) = (meter.clone(), store.clone(), queue.clone());
+        tasks.spawn(async move {
+            while meter.running() {
+                let messages = store.claim(Claim::from_queue(&queue, batch)).await?;
+                if messages.is_empty() {
+                    break;
+                }
+                let fences: Vec<Fence> = messages.iter().map(Message::fence).collect();
+                store.complete(&fences).await?;
+                meter.done(fences.len());
+            }
+            Result::Ok(())
+        });
+    }
+    finish(tasks).await?;
+    Ok(meter.measured())
+}
+
+/// Producers and consumers at a pace; the latency is from before the enqueue to the delivery.
+pub(crate) async fn paced(
+    store: &Store,
+    queue: &Queue,
+    producers: usize,
+    consumers: usize,
+    rate: f64,
+    seconds: f64,
+) -> Result<Measured> {
+    let produced = Meter::new(Duration::from_secs_f64(seconds), u64::MAX);
+    let consumed = Meter::new(Duration::from_secs_f64(seconds + 2.0), u64::MAX);
+    let mut tasks = JoinSet::new();
+    for _ in 0..producers {
+        let (meter, store, queue) = (produced.clone(), store.clone(), queue.clone());
+        tasks.spawn(async move {
+            while meter.running() {
+                let n = meter.next();
+                let at = Duration::from_secs_f64(n as f64 / rate);
+                tokio::time::sleep(at.saturating_sub(meter.elapsed())).await;
+                store.enqueue(&queue, None, vec![NewMessage::new(payload(n))]).await?;
+                meter.done(1);
+            }
+            Result::Ok(())
+        });
+    }
+    let mut consumers_tasks = JoinSet::new();
+    for _ in 0..consumers {
+        let (store, queue, meter) = (store.clone(), queue.clone(), consumed.clone());
+        consumers_tasks.spawn(consume(store, queue, meter));
+    }
+    finish(tasks).await?;
+    let produced = produced.count();
+    while consumed.count() < produced && consumed.running() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    consumed.stop();
+    finish(consumers_tasks).await?;
+    let mut measured = consumed.measured();
+    measured.rate = consumed.count() as f64 / seconds;
+    Ok(measured)
+}
+
+async fn consume(store: Store, queue: Queue, meter: Arc<Meter>) -> Result<()> {
+    let claim = Claim { wait: Duration::from_millis(200), ..Claim::from_queue(&queue, 1) };
+    while meter.running() {
+        let messages = store.claim(claim.clone()).await?;
+        let seen = now();
+        for message in &messages {
+            meter.latency(seen.saturating_sub(made_at(&message.payload)) / 1000);
+        }
+        let fences: Vec<Fence> = messages.iter().map(Message::fence).collect();
+        store.complete(&fences).await?;
+        meter.done(fences.len());
+    }
+    Ok(())
+}

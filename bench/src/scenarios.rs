@@ -1,0 +1,226 @@
+//! The scenarios and their floors.
+
+use std::time::Duration;
+
+use tenure_store::{Claim, Due, Store};
+
+use crate::load::{Measured, Meter};
+use crate::report::{Report, median};
+use crate::{Result, bare, bare_sqlite, ours, pickup};
+
+const BACKLOG: u64 = 100_000;
+
+pub(crate) async fn run(dsn: &str, only: &[String], seconds: f64, report: &mut Report) -> Result<()> {
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|prefix| name.starts_with(prefix.as_str()));
+    if wanted("s1") {
+        s1(dsn, seconds, report).await?;
+    }
+    if wanted("s2") {
+        s2(dsn, seconds, report).await?;
+    }
+    if wanted("s3") {
+        s3(dsn, seconds, report).await?;
+    }
+    if wanted("s4") {
+        s4(dsn, seconds, report).await?;
+    }
+    if wanted("s5") {
+        s5(dsn, report).await?;
+    }
+    if wanted("s6a") {
+        s6a(dsn, report).await?;
+    }
+    if wanted("s6b") {
+        s6b(dsn, report).await?;
+    }
+    if wanted("sqlite") {
+        sqlite(seconds, report).await?;
+    }
+    if wanted("memory") {
+        memory(dsn, report).await?;
+    }
+    Ok(())
+}
+
+async fn s1(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
+    let (mut bare_lone, mut lone) = (Vec::new(), Vec::new());
+    let (mut bare_merged, mut bare_single, mut merged) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..report.repeat {
+        bare_lone.push(bare::insert_single(dsn, 1, seconds).await?);
+        let (store, queue) = ours::fresh(dsn).await?;
+        lone.push(ours::enqueue_single(&store, &queue, 1, seconds).await?);
+        bare_merged.push(bare::insert_combined(dsn, 64, seconds).await?);
+        let (store, queue) = ours::fresh(dsn).await?;
+        merged.push(ours::enqueue_single(&store, &queue, 64, seconds).await?);
+        bare_single.push(bare::insert_single(dsn, 16, seconds).await?);
+    }
+    report.ratio("S1 lone caller vs bare INSERT", median(bare_lone), median(lone), 0.85);
+    let merged = median(merged);
+    report.ratio("S1 64 callers vs bare UNNEST combiner", median(bare_merged), merged, 0.8);
+    report.ratio("S1 64 callers vs one INSERT each, 16 connections", median(bare_single), merged, 3.0);
+    Ok(())
+}
+
+async fn s2(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
+    let (mut theirs, mut mine) = (Vec::new(), Vec::new());
+    for _ in 0..report.repeat {
+        theirs.push(bare::insert_bulk(dsn, seconds).await?);
+        let (store, queue) = ours::fresh(dsn).await?;
+        mine.push(ours::enqueue_bulk(&store, &queue, seconds).await?);
+    }
+    report.ratio("S2 batches of 1000 vs bare UNNEST", median(theirs), median(mine), 0.75);
+    Ok(())
+}
+
+/// A full queue, settled.
+async fn full(dsn: &str, messages: u64) -> Result<(Store, tenure_store::Queue)> {
+    let (store, queue) = ours::fresh(dsn).await?;
+    ours::fill(&store, &queue, messages, None).await?;
+    ours::settle(dsn).await?;
+    Ok((store, queue))
+}
+
+async fn our_drain(dsn: &str, consumers: usize, batch: usize, seconds: f64, messages: u64) -> Result<Measured> {
+    let (store, queue) = full(dsn, messages).await?;
+    let before = bare::wal(dsn).await?;
+    let mut measured = ours::drain(&store, &queue, consumers, batch, seconds, messages).await?;
+    let left = store.lane_stats(queue.lanes[0]).await?;
+    measured.wal = (bare::wal(dsn).await? - before) / (messages - left.ready - left.leased).max(1) as f64;
+    Ok(measured)
+}
+
+async fn s3(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
+    for batch in [10, 100] {
+        let (mut theirs, mut mine) = (Vec::new(), Vec::new());
+        for _ in 0..report.repeat {
+            bare::reset(dsn, BACKLOG).await?;
+            theirs.push(bare::drain(dsn, 8, batch, seconds, BACKLOG, false).await?);
+            mine.push(our_drain(dsn, 8, batch as usize, seconds, BACKLOG).await?);
+        }
+        let name = format!("S3 drain 100k, 8 consumers, batches of {batch}");
+        report.ratio(&name, median(theirs), median(mine), 0.8);
+    }
+    let (mut merged, mut single, mut mine) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..report.repeat {
+        bare::reset(dsn, BACKLOG).await?;
+        merged.push(bare::drain_combined(dsn, 64, seconds, BACKLOG).await?);
+        mine.push(our_drain(dsn, 64, 1, seconds, BACKLOG).await?);
+        bare::reset(dsn, BACKLOG).await?;
+        single.push(bare::drain(dsn, 8, 1, seconds, BACKLOG, false).await?);
+    }
+    let mine = median(mine);
+    report.ratio("S3 drain 100k, 64 single consumers vs bare combiner", median(merged), mine, 0.8);
+    report.ratio("S3 64 single consumers vs 8 bare single ones", median(single), mine, 6.0);
+    Ok(())
+}
+
+async fn s4(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
+    let mut mine = Vec::new();
+    for _ in 0..report.repeat {
+        let (store, queue) = ours::fresh(dsn).await?;
+        mine.push(ours::paced(&store, &queue, 64, 64, 10_000.0, seconds.max(4.0)).await?);
+    }
+    let mine = median(mine);
+    report.bound("S4 64 + 64 single calls, paced 10k/s: keeps up", mine, "of pace", mine.rate / 10_000.0, 0.98, true);
+    report.bound("S4 64 + 64 single calls, paced 10k/s: latency", mine, "ms p99", mine.p99, 20.0, false);
+    Ok(())
+}
+
+async fn s5(dsn: &str, report: &mut Report) -> Result<()> {
+    let same = pickup::same_process(dsn).await?;
+    report.bound("S5 idle pickup, same process", same, "ms p50", same.p50, 1.0, false);
+    let (mut theirs, mut mine) = (Vec::new(), Vec::new());
+    for _ in 0..report.repeat {
+        theirs.push(pickup::other_process(dsn, "bare").await?.p50);
+        mine.push(pickup::other_process(dsn, "ours").await?);
+    }
+    theirs.sort_by(f64::total_cmp);
+    mine.sort_by(|a, b| a.p50.total_cmp(&b.p50));
+    let (theirs, mine) = (theirs[theirs.len() / 2], mine[mine.len() / 2]);
+    let name = format!("S5 idle pickup, other process (bare p50 {theirs:.2} ms)");
+    report.bound(&name, mine, "x bare p50", mine.p50 / theirs, 1.5, false);
+    Ok(())
+}
+
+async fn s6a(dsn: &str, report: &mut Report) -> Result<()> {
+    let (mut clean, mut million, mut crowded) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..report.repeat {
+        clean.push(our_drain(dsn, 8, 10, 60.0, BACKLOG).await?);
+        million.push(our_drain(dsn, 8, 10, 60.0, 1_000_000).await?);
+        let (store, queue) = ours::fresh(dsn).await?;
+        ours::fill(&store, &queue, BACKLOG, None).await?;
+        let mut leased = 0;
+        while leased < BACKLOG as usize {
+            leased += store.claim(Claim::from_queue(&queue, 1000)).await?.len();
+        }
+        ours::fill(&store, &queue, BACKLOG, Some(Due::In(Duration::from_secs(3600)))).await?;
+        ours::fill(&store, &queue, BACKLOG, None).await?;
+        ours::settle(dsn).await?;
+        crowded.push(ours::drain(&store, &queue, 8, 10, 60.0, BACKLOG).await?);
+    }
+    let clean = median(clean);
+    report.ratio("S6a drain of 1M vs clean 100k", clean, median(million), 0.85);
+    report.ratio("S6a 100k leased and 100k scheduled vs clean", clean, median(crowded), 0.85);
+    Ok(())
+}
+
+/// An old snapshot is held open for 60 s under 1,000/s, and stays open during a drain.
+async fn s6b(dsn: &str, report: &mut Report) -> Result<()> {
+    let drained = 20_000;
+    let clean = our_drain(dsn, 8, 10, 60.0, drained).await?;
+    let (store, queue) = ours::fresh(dsn).await?;
+    let snapshot = bare::connect(dsn).await?;
+    snapshot.batch_execute("begin isolation level repeatable read").await?;
+    snapshot.query("select count(*) from bench.message", &[]).await?;
+    let pressed = ours::paced(&store, &queue, 8, 8, 1000.0, 60.0).await?;
+    ours::fill(&store, &queue, drained, None).await?;
+    let held = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
+    snapshot.batch_execute("rollback").await?;
+    report.bound("S6b 60 s under an old snapshot: keeps up", pressed, "of pace", pressed.rate / 1000.0, 0.98, true);
+    report.bound("S6b 60 s under an old snapshot: latency", pressed, "ms p99", pressed.p99, 50.0, false);
+    report.ratio("S6b drain 20k under it vs clean", clean, held, 0.5);
+    Ok(())
+}
+
+async fn sqlite(seconds: f64, report: &mut Report) -> Result<()> {
+    let folder = tempfile::tempdir_in(".")?;
+    let bare_path = folder.path().join("bare.db");
+    let fresh = |n: usize| folder.path().join(format!("ours-{n}.db")).display().to_string();
+    let mut figures: [Vec<Measured>; 7] = Default::default();
+    for n in 0..report.repeat {
+        figures[0].push(bare_sqlite::insert_single(&bare_path, seconds)?);
+        let (store, queue) = ours::create(&fresh(n * 10)).await?;
+        figures[1].push(ours::enqueue_single(&store, &queue, 64, seconds).await?);
+        figures[2].push(bare_sqlite::insert_bulk(&bare_path, seconds)?);
+        let (store, queue) = ours::create(&fresh(n * 10 + 1)).await?;
+        figures[3].push(ours::enqueue_bulk(&store, &queue, seconds).await?);
+        figures[4].push(bare_sqlite::drain(&bare_path, 100, seconds, BACKLOG)?);
+        let (store, queue) = ours::create(&fresh(n * 10 + 2)).await?;
+        ours::fill(&store, &queue, BACKLOG, None).await?;
+        figures[5].push(ours::drain(&store, &queue, 1, 100, seconds, BACKLOG).await?);
+        let (store, queue) = ours::create(&fresh(n * 10 + 3)).await?;
+        figures[6].push(ours::enqueue_single(&store, &queue, 1, seconds).await?);
+    }
+    let [single, merged, bulk, our_bulk, drain, our_drain, lone] = figures.map(median);
+    report.ratio("SQLite S1 64 callers vs one INSERT per transaction", single, merged, 10.0);
+    report.ratio("SQLite S2 batches of 1000 vs bare prepared inserts", bulk, our_bulk, 0.7);
+    report.ratio("SQLite S1 lone caller (no floor)", single, lone, 0.0);
+    report.ratio("SQLite S3 drain 100k, batches of 100 (no floor)", drain, our_drain, 0.0);
+    Ok(())
+}
+
+/// Five million messages in and out: what our own process needs.
+async fn memory(dsn: &str, report: &mut Report) -> Result<()> {
+    let (store, queue) = ours::fresh(dsn).await?;
+    let meter = Meter::new(Duration::MAX, u64::MAX);
+    for _ in 0..5 {
+        ours::fill(&store, &queue, 1_000_000, None).await?;
+        ours::drain(&store, &queue, 8, 100, 600.0, 1_000_000).await?;
+        meter.done(1_000_000);
+    }
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM in /proc/self/status")?;
+    let megabytes: f64 = peak.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0;
+    report.bound("Memory: 5M messages in and out", meter.measured(), "MB resident at most", megabytes, 150.0, false);
+    Ok(())
+}
