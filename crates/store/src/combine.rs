@@ -35,6 +35,7 @@ pub(crate) struct Combiner<Q, A> {
     kib: Arc<Semaphore>,
     callers: AtomicUsize,
     limits: Limits,
+    flush: Flush<Q, A>,
 }
 
 struct Job<Q, A> {
@@ -65,6 +66,7 @@ where
             kib: Arc::new(Semaphore::new(limits.kib as usize)),
             callers: AtomicUsize::new(0),
             limits,
+            flush: flush.clone(),
         }
     }
 
@@ -73,7 +75,12 @@ where
         if items.is_empty() {
             return Ok(Vec::new());
         }
-        let _queued = Queued::enter(&self.callers, self.limits.callers)?;
+        let queued = Queued::enter(&self.callers, self.limits.callers)?;
+        if queued.alone {
+            // Nobody to merge with: two hops between tasks saved are a quarter of a lone caller's time. Should this
+            // caller go away, only its own items are affected.
+            return (self.flush)(Arc::new(items)).await;
+        }
         let closed = || Error::new(Kind::Closed, "the store was closed");
         let rows = u32::try_from(items.len()).unwrap_or(u32::MAX).min(self.limits.rows);
         let kib = u32::try_from(bytes / 1024 + 1).unwrap_or(u32::MAX).min(self.limits.kib);
@@ -86,12 +93,16 @@ where
 }
 
 /// Counts a waiting caller for as long as it waits, also when it gives up.
-struct Queued<'a>(&'a AtomicUsize);
+struct Queued<'a> {
+    callers: &'a AtomicUsize,
+    alone: bool,
+}
 
 impl<'a> Queued<'a> {
     fn enter(callers: &'a AtomicUsize, limit: usize) -> Result<Self> {
-        let queued = Queued(callers);
-        if callers.fetch_add(1, Ordering::Relaxed) >= limit {
+        let before = callers.fetch_add(1, Ordering::Relaxed);
+        let queued = Queued { callers, alone: before == 0 };
+        if before >= limit {
             let message = format!("{limit} callers are already waiting for the database: try again later");
             return Err(Error::new(Kind::Overloaded, message));
         }
@@ -101,7 +112,7 @@ impl<'a> Queued<'a> {
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.callers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

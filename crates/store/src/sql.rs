@@ -32,6 +32,9 @@ macro_rules! statements {
     (@text pair $name:literal) => {
         (include_str!(concat!("../sql/", $name, ".pg.sql")), include_str!(concat!("../sql/", $name, ".sqlite.sql")))
     };
+    (@text postgres $name:literal) => {
+        (include_str!(concat!("../sql/", $name, ".pg.sql")), "")
+    };
     (@text sqlite $name:literal) => {
         ("", include_str!(concat!("../sql/", $name, ".sqlite.sql")))
     };
@@ -68,6 +71,7 @@ statements! {
     KEY_RELEASE = both "key/release";
     KEY_STRETCH = both "key/stretch";
     LANE_CHECK = both "lane/check";
+    LANE_CONFIGURE = both "lane/configure";
     LANE_CREATE = pair "lane/create";
     LANE_DELETE_KEYS = both "lane/delete_keys";
     LANE_DELETE_MESSAGES = both "lane/delete_messages";
@@ -83,6 +87,7 @@ statements! {
     MESSAGE_DELETE = pair "message/delete";
     MESSAGE_DOOM = pair "message/doom";
     MESSAGE_ENQUEUE = pair "message/enqueue";
+    MESSAGE_ENQUEUE_ONE = postgres "message/enqueue_one";
     MESSAGE_EXPIRED = pair "message/expired";
     MESSAGE_EXPLAIN = pair "message/explain";
     MESSAGE_EXTEND = pair "message/extend";

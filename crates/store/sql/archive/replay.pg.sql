@@ -13,10 +13,10 @@ insert into tenure.message (
 select coalesce(g.new_id, nextval('tenure.message_id')), g.lane, 0, g.created_at, g.now + g.expire_us, g.id, 0,
        g.max_attempts, g.key, g.kind, g.encoding, g.reference, g.payload
 from (
-    select g.*, c.now, q.expire_us
+    select g.*, c.now, l.expire_us
     from clock c
     cross join gone g
-    join tenure.queue q on q.id = g.queue
+    join tenure.lane l on l.id = g.lane
     order by g.n
 ) g
 returning id, lane, origin_id

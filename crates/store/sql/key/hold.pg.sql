@@ -1,8 +1,7 @@
 -- Compare-and-set: whoever comes second finds the key held and looks for another.
 insert into tenure.key_lease as k (lane, key, token, worker, leased_until)
-select l.id, $3, coalesce($6, nextval('tenure.message_id')), $5, {now} + coalesce($4, q.lease_us)
+select l.id, $3, coalesce($6, nextval('tenure.message_id')), $5, {now} + coalesce($4, l.lease_us)
 from tenure.lane l
-join tenure.queue q on q.id = l.queue
 where l.id = $2
 on conflict (lane, key) do update
 set token = excluded.token, worker = excluded.worker, leased_until = excluded.leased_until

@@ -9,8 +9,6 @@ where lane = $2
 returning
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts,
     buried_id, buried_from, reason, source_id, key, kind, encoding, reference, payload,
-    attempts > coalesce(max_attempts, (
-        select q.max_attempts from tenure.lane l join tenure.queue q on q.id = l.queue where l.id = $2
-    )) as exhausted,
+    attempts > coalesce(max_attempts, (select l.max_attempts from tenure.lane l where l.id = $2)) as exhausted,
     expire_at <= {now} as expired,
     true as keep

@@ -2,11 +2,10 @@
 select m.key
 from tenure.message m
 join tenure.lane l on l.id = m.lane
-join tenure.queue q on q.id = l.queue
 where m.lane = $2
   and m.key is not null
   and m.leased_until <= {now}
-  and q.paused_at is null
+  and not l.paused
   and not exists (
       select 1 from tenure.key_lease k where k.lane = m.lane and k.key = m.key and k.leased_until > {now}
   )

@@ -2,6 +2,6 @@
 -- whether expired ones go to the tail.
 select
     (select min(due_at) from tenure.scheduled where lane = $2) as due_at,
-    (select q.lease_us from tenure.lane l join tenure.queue q on q.id = l.queue where l.id = $2) as lease_us,
-    (select q.tail_on_expiry from tenure.lane l join tenure.queue q on q.id = l.queue where l.id = $2) as tail,
+    (select lease_us from tenure.lane where id = $2) as lease_us,
+    (select tail_on_expiry from tenure.lane where id = $2) as tail,
     {now} as now

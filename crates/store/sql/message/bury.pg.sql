@@ -3,14 +3,13 @@
 with tx as materialized (select txid_current() as id),
      clock as materialized (select {now} as now from tx),
      doomed as materialized (
-         select i.*, m.ctid as row, q.id as queue, q.name as queue_name, d.id as dead_lane, dq.expire_us
+         select i.*, m.ctid as row, q.id as queue, q.name as queue_name, d.id as dead_lane, d.expire_us
          from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::integer[], $9::bigint[])
              as i (id, attempt, worker, new_id, outcome, reason, uncount, n)
          join tenure.message m on m.id = i.id
          join tenure.lane l on l.id = m.lane
          join tenure.queue q on q.id = l.queue
-         left join tenure.lane d on d.queue = q.dead_queue and d.partition = 0
-         left join tenure.queue dq on dq.id = d.queue
+         left join tenure.lane d on d.id = l.dead_lane
          where m.leased_until > 0
            and (i.attempt is null or m.attempts = i.attempt)
            and (i.worker is null or m.worker = i.worker)

@@ -8,13 +8,11 @@ select coalesce(m.origin_id, m.id), m.id, l.queue, m.lane, $6, $7, m.worker, m.a
        m.max_attempts, m.created_at, {now}, m.expire_at, m.key, m.kind, m.encoding, m.reference, m.payload
 from tenure.message m
 join tenure.lane l on l.id = m.lane
-join tenure.queue q on q.id = l.queue
-left join tenure.lane d on d.queue = q.dead_queue and d.partition = 0
 where m.id = $2
   and m.leased_until > 0
   and ($3 is null or m.attempts = $3)
   and ($4 is null or m.worker = $4)
-  and d.id is null;
+  and l.dead_lane is null;
 delete from tenure.message
 where id = $2
   and leased_until > 0
@@ -24,10 +22,9 @@ where id = $2
 returning $9 as n, null as lane, null as id;
 update tenure.message
 set id = $5,
-    lane = (select d.id from tenure.lane l join tenure.queue q on q.id = l.queue
-            join tenure.lane d on d.queue = q.dead_queue and d.partition = 0 where l.id = tenure.message.lane),
-    expire_at = {now} + (select dq.expire_us from tenure.lane l join tenure.queue q on q.id = l.queue
-                         join tenure.queue dq on dq.id = q.dead_queue where l.id = tenure.message.lane),
+    lane = (select l.dead_lane from tenure.lane l where l.id = tenure.message.lane),
+    expire_at = {now} + (select d.expire_us from tenure.lane l join tenure.lane d on d.id = l.dead_lane
+                         where l.id = tenure.message.lane),
     buried_from = (select q.name from tenure.lane l join tenure.queue q on q.id = l.queue where l.id = tenure.message.lane),
     buried_id = id, reason = $7, leased_until = 0, created_at = {now}, origin_id = null, worker = null, attempts = 0,
     max_attempts = null, source_id = null

@@ -1,12 +1,10 @@
 -- No row locks: the single writer is the lock. Otherwise as for PostgreSQL.
 with clock as (select {now} as now),
      lane as (
-         select c.now, q.max_attempts, q.retain_completed_us is not null as keep,
-                c.now + coalesce($5, q.lease_us) as until,
-                case when q.paused_at is not null then -1 when q.tail_on_expiry then 0 else c.now end as horizon
+         select c.now, l.max_attempts, l.keep_completed as keep, c.now + coalesce($5, l.lease_us) as until,
+                case when l.paused then -1 when l.tail_on_expiry then 0 else c.now end as horizon
          from clock c
          cross join tenure.lane l
-         join tenure.queue q on q.id = l.queue
          where l.id = $2
      )
 update tenure.message

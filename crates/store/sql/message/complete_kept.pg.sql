@@ -13,12 +13,11 @@ with clock as materialized (select {now} as now),
              id, position, queue, lane, outcome, reason, worker, attempts, max_attempts, created_at, finished_at,
              expire_at, key, kind, encoding, reference, payload
          )
-         select coalesce(g.origin_id, g.id), g.id, q.id, g.lane, 'completed', null, g.worker, g.attempts,
+         select coalesce(g.origin_id, g.id), g.id, l.queue, g.lane, 'completed', null, g.worker, g.attempts,
                 g.max_attempts, g.created_at, c.now, g.expire_at, g.key, g.kind, g.encoding, g.reference, g.payload
          from clock c
          cross join gone g
          join tenure.lane l on l.id = g.lane
-         join tenure.queue q on q.id = l.queue
-         where q.retain_completed_us is not null
+         where l.keep_completed
      )
 select n from gone

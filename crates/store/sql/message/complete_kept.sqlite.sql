@@ -3,16 +3,15 @@ insert into tenure.archive (
     id, position, queue, lane, outcome, reason, worker, attempts, max_attempts, created_at, finished_at,
     expire_at, key, kind, encoding, reference, payload
 )
-select coalesce(m.origin_id, m.id), m.id, q.id, m.lane, 'completed', null, m.worker, m.attempts,
+select coalesce(m.origin_id, m.id), m.id, l.queue, m.lane, 'completed', null, m.worker, m.attempts,
        m.max_attempts, m.created_at, {now}, m.expire_at, m.key, m.kind, m.encoding, m.reference, m.payload
 from tenure.message m
 join tenure.lane l on l.id = m.lane
-join tenure.queue q on q.id = l.queue
 where m.id = $2
   and m.leased_until > 0
   and ($3 is null or m.attempts = $3)
   and ($4 is null or m.worker = $4)
-  and q.retain_completed_us is not null;
+  and l.keep_completed;
 delete from tenure.message
 where id = $2
   and leased_until > 0

@@ -6,10 +6,9 @@ where m.ctid = any (array(
     select d.ctid
     from tenure.message d
     join tenure.lane l on l.id = d.lane
-    join tenure.queue q on q.id = l.queue
     where d.lane = $2
       and d.id >= $3
-      and (d.expire_at <= {now} or (d.leased_until <= {now} and d.attempts >= coalesce(d.max_attempts, q.max_attempts)))
+      and (d.expire_at <= {now} or (d.leased_until <= {now} and d.attempts >= coalesce(d.max_attempts, l.max_attempts)))
     order by d.id
     limit $4
     for update of d skip locked

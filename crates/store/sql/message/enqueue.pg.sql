@@ -5,10 +5,9 @@
 -- which is what lets `lane/floor` say that nothing below it can still appear.
 with clock as materialized (select txid_current() as tx, {now} as now),
      lanes as materialized (
-         select array_agg(l.id order by d.n) as ids, array_agg(q.expire_us order by d.n) as expiries
+         select array_agg(l.id order by d.n) as ids, array_agg(l.expire_us order by d.n) as expiries
          from unnest($2::bigint[]) with ordinality as d (id, n)
          left join tenure.lane l on l.id = d.id
-         left join tenure.queue q on q.id = l.queue
      )
 insert into tenure.message (
     id, lane, leased_until, created_at, expire_at, attempts, max_attempts, key, kind, encoding, reference, payload

@@ -1,8 +1,7 @@
 -- Leases that have run out, for queues whose messages then go to the tail.
-select m.id, m.attempts, m.attempts >= coalesce(m.max_attempts, q.max_attempts) as exhausted
+select m.id, m.attempts, m.attempts >= coalesce(m.max_attempts, l.max_attempts) as exhausted
 from tenure.message m
 join tenure.lane l on l.id = m.lane
-join tenure.queue q on q.id = l.queue
 where m.lane = $2
   and m.id >= $3
   and m.leased_until > 0

@@ -5,9 +5,6 @@ union all
 select i.n, 'moved', m.attempts, m.leased_until
 from unnest($1::bigint[], $2::bigint[]) as i (id, n) join tenure.message m on m.origin_id = i.id
 union all
-select i.n, 'buried', m.attempts, m.leased_until
-from unnest($1::bigint[], $2::bigint[]) as i (id, n) join tenure.message m on m.buried_id = i.id
-union all
 select i.n, 'scheduled', s.attempts, 0
 from unnest($1::bigint[], $2::bigint[]) as i (id, n) join tenure.scheduled s on s.id = i.id
 union all

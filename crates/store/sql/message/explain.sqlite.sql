@@ -3,8 +3,6 @@ select $2 as n, 'live' as place, attempts, leased_until from tenure.message wher
 union all
 select $2, 'moved', attempts, leased_until from tenure.message where origin_id = $1
 union all
-select $2, 'buried', attempts, leased_until from tenure.message where buried_id = $1
-union all
 select $2, 'scheduled', attempts, 0 from tenure.scheduled where id = $1
 union all
 select $2, outcome, attempts, 0 from tenure.archive where id = $1 and position = $1

@@ -22,10 +22,18 @@ create table tenure.queue (
 );
 create index tenure.queue_namespace on tenure.queue (namespace, name);
 
+-- The hot path reads one row: a lane carries a copy of its queue's settings, written by `lane/configure` alone.
 create table tenure.lane (
-    id        integer primary key autoincrement,
-    queue     integer not null,
-    partition integer not null,
+    id             integer primary key autoincrement,
+    queue          integer not null,
+    partition      integer not null,
+    lease_us       integer,
+    expire_us      integer,
+    max_attempts   integer,
+    dead_lane      integer,
+    keep_completed integer,
+    tail_on_expiry integer,
+    paused         integer,
     unique (queue, partition)
 );
 
@@ -57,10 +65,8 @@ create table tenure.message (
     payload      blob not null
 );
 create index tenure.message_lane on tenure.message (lane, id);
-create index tenure.message_keyed on tenure.message (lane, id) where key is not null;
 create index tenure.message_key on tenure.message (lane, key, id) where key is not null;
 create index tenure.message_origin on tenure.message (origin_id) where origin_id is not null;
-create index tenure.message_buried on tenure.message (buried_id) where buried_id is not null;
 create unique index tenure.message_source on tenure.message (lane, source_id) where source_id is not null;
 
 create table tenure.scheduled (

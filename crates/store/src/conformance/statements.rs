@@ -9,7 +9,7 @@ use crate::sql::{ALL, MIGRATIONS, steps};
 /// column names.
 pub async fn describe(store: &Store) -> Vec<(&'static str, Option<usize>, Vec<String>)> {
     let mut described = Vec::new();
-    for (index, (name, (postgres, _))) in ALL.iter().enumerate() {
+    for (index, (name, (postgres, sqlite))) in ALL.iter().enumerate() {
         let (params, columns) = match store.db() {
             Db::Postgres(_) if postgres.is_empty() => continue,
             Db::Postgres(db) => {
@@ -17,10 +17,14 @@ pub async fn describe(store: &Store) -> Vec<(&'static str, Option<usize>, Vec<St
                 (Some(params), columns)
             }
             #[cfg(feature = "sqlite")]
+            Db::Sqlite(_) if sqlite.is_empty() => continue,
+            #[cfg(feature = "sqlite")]
             Db::Sqlite(db) => {
                 let (params, columns) = db.describe(index).await.unwrap_or_else(|error| panic!("{name}: {error:?}"));
                 (Some(params), columns)
             }
+            #[cfg(feature = "turso")]
+            Db::Turso(_) if sqlite.is_empty() => continue,
             #[cfg(feature = "turso")]
             Db::Turso(db) => (None, db.describe(index).await.unwrap_or_else(|error| panic!("{name}: {error:?}"))),
         };

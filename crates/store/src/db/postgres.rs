@@ -65,6 +65,8 @@ impl Postgres {
         let pool = Pool::builder(manager)
             .max_size(dsn.pool)
             .runtime(Runtime::Tokio1)
+            // The connection used last is the one whose server process is warm.
+            .queue_mode(deadpool::managed::QueueMode::Lifo)
             .wait_timeout(Some(Duration::from_secs(30)))
             .create_timeout(Some(Duration::from_secs(5)))
             .build()

@@ -7,9 +7,11 @@ use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::queue::check_duration;
 use crate::ops::{check_label, check_text, reserve};
-use crate::sql::{DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, MESSAGE_ENQUEUE, MESSAGE_SCHEDULE, Statement};
+use crate::sql::{
+    DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, MESSAGE_ENQUEUE, MESSAGE_ENQUEUE_ONE, MESSAGE_SCHEDULE, Statement,
+};
 use crate::types::{Due, Enqueued, NewMessage};
-use crate::value::{Column, Value};
+use crate::value::{Column, Fields, Value};
 
 /// A message on its way into a lane.
 #[derive(Clone, Debug)]
@@ -74,6 +76,13 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
     if entries.is_empty() {
         return Ok(Vec::new());
     }
+    let scheduled = statement.index == MESSAGE_SCHEDULE.index;
+    if let [entry] = entries
+        && conn.dialect() == Dialect::Postgres
+        && !scheduled
+    {
+        return insert_one(conn, clock, entry).await;
+    }
     let messages = || entries.iter().map(|entry| &entry.message);
     let (lanes, places) = lanes(conn.dialect(), entries);
     let mut columns = vec![
@@ -87,7 +96,6 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
         messages().map(|message| message.reference.clone()).collect(),
         messages().map(|message| message.payload.clone()).collect(),
     ];
-    let scheduled = statement.index == MESSAGE_SCHEDULE.index;
     if scheduled {
         let at = |message: &NewMessage| match message.due {
             Some(Due::At(at)) => Some(at),
@@ -100,7 +108,6 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
         columns.push(messages().map(at).collect());
         columns.push(messages().map(delay).collect());
     }
-    let gone = || Error::new(Kind::NotFound, "the queue was deleted: create it again, or stop enqueueing into it");
     let rows = conn.each(statement, &[clock.value(), lanes], &columns).await.map_err(|error| match error.kind() {
         Kind::NotFound => gone().with_source(error),
         _ => error,
@@ -108,11 +115,35 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
     if rows.len() != entries.len() {
         return Err(gone());
     }
-    decode(statement, &rows, |row| {
-        let (id, created_at, expire_at) = (row.int()?, row.int()?, row.int_or_null()?);
-        let due_at = if scheduled { Some(row.int()?) } else { None };
-        Ok(Enqueued { id, created_at, due_at, expire_at, duplicate: false })
-    })
+    decode(statement, &rows, |row| enqueued(row, scheduled))
+}
+
+/// The lone caller's way: one row, no arrays.
+async fn insert_one(conn: &mut Conn<'_>, clock: &Clock, entry: &Entry) -> Result<Vec<Enqueued>> {
+    let NewMessage { payload, key, expire, max_attempts, kind, encoding, reference, .. } = &entry.message;
+    let params = [
+        clock.value(),
+        Value::Int(entry.lane),
+        expire.map(micros).into(),
+        max_attempts.map(i64::from).into(),
+        key.as_deref().into(),
+        kind.as_deref().into(),
+        encoding.as_deref().into(),
+        reference.as_deref().into(),
+        Value::Bytes(payload.clone()),
+    ];
+    let row = conn.query_opt(MESSAGE_ENQUEUE_ONE, &params).await?.ok_or_else(gone)?;
+    Ok(vec![enqueued(&mut row.fields(MESSAGE_ENQUEUE_ONE.name), false)?])
+}
+
+fn enqueued(row: &mut Fields<'_>, scheduled: bool) -> Result<Enqueued> {
+    let (id, created_at, expire_at) = (row.int()?, row.int()?, row.int_or_null()?);
+    let due_at = if scheduled { Some(row.int()?) } else { None };
+    Ok(Enqueued { id, created_at, due_at, expire_at, duplicate: false })
+}
+
+fn gone() -> Error {
+    Error::new(Kind::NotFound, "the queue was deleted: create it again, or stop enqueueing into it")
 }
 
 /// The lanes of a batch: on PostgreSQL a list for the batch and a place in it for each row, elsewhere the lane itself.

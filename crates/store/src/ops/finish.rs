@@ -235,7 +235,6 @@ fn judge(item: &Finish, place: &str, attempts: i64, leased_until: Micros) -> Ans
         (Verb::Bury { uncount, .. }, "dead" | "expired") => {
             item.fence.attempt.is_none_or(|attempt| attempt == attempts + i64::from(*uncount))
         }
-        (Verb::Bury { .. }, "buried") => true,
         _ => false,
     };
     if repeat { Answer::Already } else { Answer::Lost }

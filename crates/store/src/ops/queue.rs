@@ -32,6 +32,7 @@ impl Store {
                 let partitions: Column = (0..i64::from(settings.partitions)).collect();
                 let rows = conn.each(LANE_CREATE, &[Value::Int(id)], &[partitions]).await?;
                 let lanes = decode(LANE_CREATE, &rows, |row| row.int())?;
+                conn.execute(LANE_CONFIGURE, &[Value::Int(id)]).await?;
                 let (name, paused_at, updated_at) = (owned, None, created_at);
                 Ok(Queue { id, name, settings, paused_at, created_at, updated_at, lanes })
             })
@@ -78,7 +79,9 @@ impl Store {
                 find_dead_queue(conn, &owned, &settings).await?;
                 let mut params = vec![clock.value(), owned.as_str().into()];
                 params.extend(changeable(&settings));
-                conn.query(QUEUE_UPDATE, &params).await?;
+                let Some(row) = conn.query_opt(QUEUE_UPDATE, &params).await? else { return Ok(None) };
+                let id = row.fields(QUEUE_UPDATE.name).int()?;
+                conn.execute(LANE_CONFIGURE, &[Value::Int(id)]).await?;
                 get(conn, &owned).await
             })
         });
@@ -99,7 +102,13 @@ impl Store {
 
     async fn set_paused(&self, name: &str, paused: bool) -> Result<()> {
         let params = [self.clock().value(), name.into(), Value::Bool(paused)];
-        let found = self.db().write(move |conn| Box::pin(async move { conn.query_opt(QUEUE_PAUSE, &params).await }));
+        let found = self.db().transact(move |conn| {
+            Box::pin(async move {
+                let Some(row) = conn.query_opt(QUEUE_PAUSE, &params).await? else { return Ok(None) };
+                let id = row.fields(QUEUE_PAUSE.name).int()?;
+                conn.execute(LANE_CONFIGURE, &[Value::Int(id)]).await.map(Some)
+            })
+        });
         found.await?.map(drop).ok_or_else(|| missing(name))
     }
 
@@ -114,6 +123,7 @@ impl Store {
                 conn.execute(QUEUE_ORPHAN, &id).await?;
                 conn.execute(QUEUE_DELETE, &id).await?;
                 conn.execute(QUEUE_DELETE_LANES, &id).await?;
+                conn.execute(LANE_CONFIGURE, &[Value::Null]).await?;
                 conn.execute(QUEUE_DELETE_ARCHIVE, &id).await?;
                 conn.execute(QUEUE_DELETE_DEDUPE, &id).await?;
                 let gone = delete_lanes(conn, &queue.lanes).await?;
