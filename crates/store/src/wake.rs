@@ -20,6 +20,8 @@ use crate::types::Micros;
 
 /// The least time between two NOTIFYs of a process.
 const NOTIFY_EVERY: Duration = Duration::from_millis(5);
+/// How often it is looked up whether another process listens at all.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// How often another process's commits are looked for in a SQLite file, while somebody waits.
 #[cfg(feature = "sqlite")]
 const WATCH_EVERY: Duration = Duration::from_millis(4);
@@ -40,6 +42,8 @@ pub(crate) struct Hub {
     someone_waits: Notify,
     outbox: Mutex<HashMap<i64, i64>>,
     outbox_filled: Notify,
+    /// Whether the listening connection is up, and whether it has been lost.
+    listens: std::sync::atomic::AtomicBool,
     deaf: std::sync::atomic::AtomicBool,
     started: Instant,
     /// Tells our own NOTIFYs from those of others.
@@ -79,6 +83,7 @@ impl Hub {
             someone_waits: Notify::new(),
             outbox: Mutex::default(),
             outbox_filled: Notify::new(),
+            listens: false.into(),
             deaf: false.into(),
             started: Instant::now(),
             me: rand::rng().random(),
@@ -236,12 +241,29 @@ fn payload(me: u64, ready: &HashMap<i64, i64>) -> Vec<String> {
     payloads
 }
 
+/// Sends what has become ready to the other processes, if there are any: whether somebody else listens is looked up
+/// once a second, and one who begins to listen meanwhile polls anyway.
 async fn notifier(hub: Arc<Hub>, db: Arc<Postgres>) {
     let channel = channel(&db.schema);
+    let mut counted: Option<(Instant, bool)> = None;
     loop {
         hub.outbox_filled.notified().await;
         let ready = std::mem::take(&mut *hub.outbox.lock().unwrap_or_else(PoisonError::into_inner));
         if ready.is_empty() {
+            continue;
+        }
+        let others = match counted {
+            Some((at, others)) if at.elapsed() < COUNT_EVERY => others,
+            _ => {
+                let mine = i64::from(hub.listens.load(Ordering::Relaxed));
+                // When in doubt, somebody listens.
+                let others = db.listeners(&channel).await.map_or(true, |count| count > mine);
+                counted = Some((Instant::now(), others));
+                others
+            }
+        };
+        if !others {
+            tokio::time::sleep(NOTIFY_EVERY).await;
             continue;
         }
         for payload in payload(hub.me, &ready) {
@@ -262,6 +284,7 @@ async fn listener(hub: Arc<Hub>, db: Arc<Postgres>) {
         match db.listen(&channel).await {
             Ok(mut listener) => {
                 pause = Duration::from_millis(100);
+                hub.listens.store(true, Ordering::Relaxed);
                 hub.deaf.store(false, Ordering::Relaxed);
                 hub.wake_all();
                 while let Some(note) = listener.notes.recv().await {
@@ -271,6 +294,7 @@ async fn listener(hub: Arc<Hub>, db: Arc<Postgres>) {
             }
             Err(error) => tracing::warn!(%error, "cannot LISTEN: polling until it works"),
         }
+        hub.listens.store(false, Ordering::Relaxed);
         hub.deaf.store(true, Ordering::Relaxed);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(5));

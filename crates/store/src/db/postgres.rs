@@ -180,10 +180,19 @@ impl Postgres {
         Ok(())
     }
 
+    /// How many processes listen on this channel: each has one connection that is named after it.
+    pub(crate) async fn listeners(&self, channel: &str) -> Result<i64> {
+        let client = self.client().await?;
+        let text = "select count(*) from pg_stat_activity where application_name = $1 and datname = current_database()";
+        let rows = client.query_typed(text, &[(&channel, Type::TEXT)]).await.map_err(error_of)?;
+        rows[0].try_get(0).map_err(error_of)
+    }
+
     /// A connection of its own that listens.
     pub(crate) async fn listen(&self, channel: &str) -> Result<Listener> {
-        let (client, mut connection) =
-            self.config.connect(self.tls.clone()).await.map_err(|error| self.refused(error))?;
+        let mut config = self.config.clone();
+        config.application_name(channel);
+        let (client, mut connection) = config.connect(self.tls.clone()).await.map_err(|error| self.refused(error))?;
         let (sender, notes) = mpsc::channel(1024);
         tokio::spawn(async move {
             while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
