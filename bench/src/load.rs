@@ -82,7 +82,9 @@ impl Meter {
 
     pub(crate) fn latency(&self, micros: u64) {
         let mut latencies = self.latencies.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        latencies.saturating_record(micros);
+        if latencies.record(micros).is_err() {
+            eprintln!("a latency of {micros} µs was not recorded");
+        }
     }
 
     pub(crate) fn elapsed(&self) -> Duration {

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::clock::{Moved, micros};
+use crate::cursor::Leased;
 use crate::db::Conn;
 use crate::error::{Error, Result};
 use crate::ops::claim::{self, Claimed};
@@ -202,15 +203,16 @@ impl Claimer {
             })
             .await;
         let mut state = lane.state();
-        let claimed = claimed.inspect_err(|_| state.cursor.rewind())?;
-        if let Some(last) = claimed.last() {
+        let leased = claimed.as_ref().ok().and_then(|claimed| {
+            let last = &claimed.last()?.message;
             let deadline = match hub.clock.fixed_now() {
-                Some(_) => last.message.leased_until,
+                Some(_) => last.leased_until,
                 None => hub.steady().saturating_add(lease.map_or(state.lease, micros)),
             };
-            state.cursor.end(scan, last.message.id, claimed.len() == limit, deadline);
-        }
-        Ok(claimed)
+            Some(Leased { last: last.id, stopped: claimed.len() == limit, deadline })
+        });
+        state.cursor.end(&scan, leased);
+        claimed.inspect_err(|_| state.cursor.rewind())
     }
 
     /// Brings in what has become due, and before a full scan whatever else has changed hands.

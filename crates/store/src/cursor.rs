@@ -4,9 +4,10 @@
 //! be live again. Claims scan from the head. A full scan from the floor runs when a lease that this process handed out
 //! may have run out, and at least every second: it finds expired leases and late commits, because ids are drawn in
 //! order but not committed in order. A floor is believed only when every transaction that was running when it was seen
-//! has ended. A process that makes something ready lowers its own head.
+//! has ended. A process that makes something ready lowers its own head, also under a scan that is going on: that one may
+//! have looked before the commit (measured without this: 295 ms p99 at 10k/s, the wait for the next full scan).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ops::claim::FloorSeen;
 use crate::types::Micros;
@@ -25,17 +26,27 @@ pub(crate) struct Cursor {
     candidate: Option<(i64, i64)>,
     next_full: Micros,
     deadlines: BTreeSet<Micros>,
-    /// Counts how often the head was lowered.
-    lowered: u64,
+    /// Scans going on, with the lowest position that became ready since each began.
+    scans: BTreeMap<u64, i64>,
+    next_scan: u64,
     grain: Micros,
 }
 
 /// A scan in progress.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) from: i64,
     pub(crate) full: bool,
-    lowered: u64,
+    number: u64,
+}
+
+/// What a scan has leased: everything that was ready up to `last`, until `deadline`; `stopped` when it got all it asked
+/// for and did not look further.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leased {
+    pub(crate) last: i64,
+    pub(crate) stopped: bool,
+    pub(crate) deadline: Micros,
 }
 
 impl Cursor {
@@ -47,7 +58,8 @@ impl Cursor {
             candidate: None,
             next_full: Micros::MIN,
             deadlines: BTreeSet::new(),
-            lowered: 0,
+            scans: BTreeMap::new(),
+            next_scan: 0,
             grain: if exact { 1 } else { GRAIN },
         }
     }
@@ -69,20 +81,23 @@ impl Cursor {
             self.next_full = now.saturating_add(FULL_SCAN_EVERY);
             self.deadlines = self.deadlines.split_off(&now.saturating_add(1));
         }
-        Scan { from: if full { self.floor } else { self.head }, full, lowered: self.lowered }
+        self.next_scan += 1;
+        self.scans.insert(self.next_scan, i64::MAX);
+        Scan { from: if full { self.floor } else { self.head }, full, number: self.next_scan }
     }
 
-    /// Ends a scan that leased everything ready up to `last`, until `deadline`; `stopped` when it got all it asked for.
-    pub(crate) fn end(&mut self, scan: Scan, last: i64, stopped: bool, deadline: Micros) {
-        self.expect(deadline);
-        if scan.lowered != self.lowered {
-            return;
+    /// Ends a scan: with what it leased, or with nothing.
+    pub(crate) fn end(&mut self, scan: &Scan, leased: Option<Leased>) {
+        let low = self.scans.remove(&scan.number).unwrap_or(i64::MAX);
+        if let Some(Leased { last, stopped, deadline }) = leased {
+            self.expect(deadline);
+            self.head = match scan.full && stopped {
+                // The full scan stopped early: what lies between here and the head has not been looked at.
+                true => self.head.min(last + 1),
+                false => self.head.max(last + 1),
+            };
         }
-        match scan.full && stopped {
-            // The full scan stopped early: what lies between here and the head has not been looked at.
-            true => self.head = self.head.min(last + 1),
-            false => self.head = self.head.max(last + 1),
-        }
+        self.head = self.head.min(low);
     }
 
     /// A lease of this process ends then, unless its holder is done before.
@@ -92,9 +107,9 @@ impl Cursor {
 
     /// Something became ready at this position.
     pub(crate) fn lower(&mut self, id: i64) {
-        if id < self.head {
-            self.head = id;
-            self.lowered += 1;
+        self.head = self.head.min(id);
+        for low in self.scans.values_mut() {
+            *low = id.min(*low);
         }
         if id < self.floor {
             self.floor = id;
@@ -138,10 +153,14 @@ mod tests {
 
     const SEEN: FloorSeen = FloorSeen { floor: Some(50), running: 10, started: 20 };
 
+    fn leased(last: i64, stopped: bool, deadline: Micros) -> Option<Leased> {
+        Some(Leased { last, stopped, deadline })
+    }
+
     fn cursor_at(head: i64) -> Cursor {
         let mut cursor = Cursor::new(true);
         let scan = cursor.begin(0);
-        cursor.end(scan, head - 1, false, 100_000);
+        cursor.end(&scan, leased(head - 1, false, 100_000));
         cursor
     }
 
@@ -150,7 +169,7 @@ mod tests {
         let mut cursor = Cursor::new(true);
         let first = cursor.begin(0);
         assert!(first.full);
-        cursor.end(first, 9, false, 5_000_000);
+        cursor.end(&first, leased(9, false, 5_000_000));
         assert_eq!((cursor.begin(10).from, cursor.begin(10).full), (10, false));
         assert!(cursor.begin(1_000_000).full);
         assert!(!cursor.begin(1_000_001).full);
@@ -169,7 +188,7 @@ mod tests {
     fn a_full_scan_that_stopped_early_goes_on_from_where_it_stopped() {
         let mut cursor = cursor_at(1000);
         let scan = cursor.begin(2_000_000);
-        cursor.end(scan, 7, true, 3_000_000);
+        cursor.end(&scan, leased(7, true, 3_000_000));
         assert_eq!(cursor.begin(2_000_001).from, 8);
     }
 
@@ -178,8 +197,18 @@ mod tests {
         let mut cursor = cursor_at(10);
         let scan = cursor.begin(1);
         cursor.lower(4);
-        cursor.end(scan, 30, false, 9_000_000);
+        cursor.end(&scan, leased(30, false, 9_000_000));
         assert_eq!(cursor.begin(2).from, 4);
+    }
+
+    #[test]
+    fn a_commit_that_a_scan_did_not_see_is_found_by_the_next() {
+        let mut cursor = cursor_at(10);
+        let scan = cursor.begin(1);
+        // Drawn before what the scan finds, committed after it looked.
+        cursor.lower(12);
+        cursor.end(&scan, leased(30, false, 9_000_000));
+        assert_eq!(cursor.begin(2).from, 12);
     }
 
     #[test]

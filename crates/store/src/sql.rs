@@ -77,6 +77,7 @@ statements! {
     LANE_DELETE_MESSAGES = both "lane/delete_messages";
     LANE_DELETE_SCHEDULED = both "lane/delete_scheduled";
     LANE_FLOOR = pair "lane/floor";
+    LANE_GET = sqlite "lane/get";
     LANE_LIST = both "lane/list";
     LANE_STATS = both "lane/stats";
     MESSAGE_BURY = pair "message/bury";

@@ -1,8 +1,6 @@
--- No arrays here, and no need: `$2` is unused and `$4` is the lane itself.
+-- Plain values: time, lane and expiry are looked up once per batch by `message/reserve` and `lane/get`. With a look-up,
+-- a clock and a RETURNING for every row, bulk ran at a fifth of bare inserts.
 insert into tenure.message (
     id, lane, leased_until, created_at, expire_at, attempts, max_attempts, key, kind, encoding, reference, payload
 )
-select $3, l.id, 0, {now}, {now} + coalesce($5, l.expire_us), 0, $6, $7, $8, $9, $10, $11
-from tenure.lane l
-where l.id = $4
-returning id, created_at, expire_at
+values ($3, $4, 0, $1, $5, 0, $6, $7, $8, $9, $10, $11)

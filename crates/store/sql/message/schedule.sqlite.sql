@@ -1,9 +1,4 @@
--- No arrays here, and no need: `$2` is unused and `$4` is the lane itself.
 insert into tenure.scheduled (
     id, lane, due_at, keep_place, created_at, expire_at, attempts, max_attempts, key, kind, encoding, reference, payload
 )
-select $3, l.id, coalesce($12, {now} + $13), 0, {now},
-       coalesce($12, {now} + $13) + coalesce($5, l.expire_us), 0, $6, $7, $8, $9, $10, $11
-from tenure.lane l
-where l.id = $4
-returning id, created_at, expire_at, due_at
+values ($3, $4, coalesce($12, $1 + $13), 0, $1, $5, 0, $6, $7, $8, $9, $10, $11)

@@ -6,9 +6,10 @@ use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::queue::check_duration;
-use crate::ops::{check_label, check_text, reserve};
+use crate::ops::{check_label, check_text, count_up};
 use crate::sql::{
-    DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, MESSAGE_ENQUEUE, MESSAGE_ENQUEUE_ONE, MESSAGE_SCHEDULE, Statement,
+    DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, LANE_GET, MESSAGE_ENQUEUE, MESSAGE_ENQUEUE_ONE, MESSAGE_SCHEDULE,
+    Statement,
 };
 use crate::types::{Due, Enqueued, NewMessage};
 use crate::value::{Column, Fields, Value};
@@ -73,22 +74,19 @@ pub(crate) async fn enqueue(conn: &mut Conn<'_>, clock: &Clock, entries: &[Entry
 }
 
 async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entries: &[&Entry]) -> Result<Vec<Enqueued>> {
-    if entries.is_empty() {
-        return Ok(Vec::new());
-    }
     let scheduled = statement.index == MESSAGE_SCHEDULE.index;
-    if let [entry] = entries
-        && conn.dialect() == Dialect::Postgres
-        && !scheduled
-    {
-        return insert_one(conn, clock, entry).await;
+    match (conn.dialect(), entries) {
+        (_, []) => Ok(Vec::new()),
+        (Dialect::Postgres, [entry]) if !scheduled => insert_one(conn, clock, entry).await,
+        (Dialect::Postgres, _) => insert_returning(conn, clock, statement, entries).await,
+        (Dialect::Sqlite, _) => insert_computed(conn, clock, statement, entries).await,
     }
+}
+
+/// The columns that both dialects share, behind id, lane and expiry.
+fn labels(entries: &[&Entry], scheduled: bool) -> Vec<Column> {
     let messages = || entries.iter().map(|entry| &entry.message);
-    let (lanes, places) = lanes(conn.dialect(), entries);
     let mut columns = vec![
-        reserve(conn, entries.len()).await?,
-        places,
-        messages().map(|message| message.expire.map(micros)).collect(),
         messages().map(|message| message.max_attempts.map(i64::from)).collect(),
         messages().map(|message| message.key.clone()).collect(),
         messages().map(|message| message.kind.clone()).collect(),
@@ -97,10 +95,7 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
         messages().map(|message| message.payload.clone()).collect(),
     ];
     if scheduled {
-        let at = |message: &NewMessage| match message.due {
-            Some(Due::At(at)) => Some(at),
-            _ => None,
-        };
+        let at = |message: &NewMessage| if let Some(Due::At(at)) = message.due { Some(at) } else { None };
         let delay = |message: &NewMessage| match message.due {
             Some(Due::In(delay)) => Some(micros(delay)),
             _ => None,
@@ -108,14 +103,62 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
         columns.push(messages().map(at).collect());
         columns.push(messages().map(delay).collect());
     }
+    columns
+}
+
+/// PostgreSQL: the statement draws ids and reads the clock and the lanes, and returns what it stored.
+async fn insert_returning(
+    conn: &mut Conn<'_>,
+    clock: &Clock,
+    statement: Statement,
+    entries: &[&Entry],
+) -> Result<Vec<Enqueued>> {
+    let scheduled = statement.index == MESSAGE_SCHEDULE.index;
+    let (lanes, places) = lanes(entries);
+    let ids = Column::Ints(vec![None; entries.len()]);
+    let expiries = entries.iter().map(|entry| entry.message.expire.map(micros)).collect();
+    let mut columns = vec![ids, places, expiries];
+    columns.extend(labels(entries, scheduled));
     let rows = conn.each(statement, &[clock.value(), lanes], &columns).await.map_err(|error| match error.kind() {
         Kind::NotFound => gone().with_source(error),
         _ => error,
     })?;
-    if rows.len() != entries.len() {
-        return Err(gone());
-    }
     decode(statement, &rows, |row| enqueued(row, scheduled))
+}
+
+/// SQLite: ids, time and lanes are looked up once for the batch, so that the rows are plain values.
+async fn insert_computed(
+    conn: &mut Conn<'_>,
+    clock: &Clock,
+    statement: Statement,
+    entries: &[&Entry],
+) -> Result<Vec<Enqueued>> {
+    let scheduled = statement.index == MESSAGE_SCHEDULE.index;
+    let (first, now) = count_up(conn, clock.value(), entries.len()).await?;
+    let mut expiries: HashMap<i64, Option<i64>> = HashMap::new();
+    let mut answers = Vec::with_capacity(entries.len());
+    for (n, entry) in entries.iter().enumerate() {
+        if !expiries.contains_key(&entry.lane) {
+            let row = conn.query_opt(LANE_GET, &[Value::Int(entry.lane)]).await?.ok_or_else(gone)?;
+            expiries.insert(entry.lane, row.fields(LANE_GET.name).int_or_null()?);
+        }
+        let due_at = match entry.message.due {
+            Some(Due::At(at)) => Some(at),
+            Some(Due::In(delay)) => Some(now.saturating_add(micros(delay))),
+            None => None,
+        };
+        let expire = entry.message.expire.map(micros).or(expiries[&entry.lane]);
+        let expire_at = expire.map(|expire| due_at.unwrap_or(now).saturating_add(expire));
+        answers.push(Enqueued { id: first + n as i64, created_at: now, due_at, expire_at, duplicate: false });
+    }
+    let mut columns = vec![
+        answers.iter().map(|answer| answer.id).collect(),
+        entries.iter().map(|entry| entry.lane).collect(),
+        answers.iter().map(|answer| answer.expire_at).collect(),
+    ];
+    columns.extend(labels(entries, scheduled));
+    conn.each(statement, &[Value::Int(now), Value::Null], &columns).await?;
+    Ok(answers)
 }
 
 /// The lone caller's way: one row, no arrays.
@@ -146,11 +189,8 @@ fn gone() -> Error {
     Error::new(Kind::NotFound, "the queue was deleted: create it again, or stop enqueueing into it")
 }
 
-/// The lanes of a batch: on PostgreSQL a list for the batch and a place in it for each row, elsewhere the lane itself.
-fn lanes(dialect: Dialect, entries: &[&Entry]) -> (Value, Column) {
-    if dialect == Dialect::Sqlite {
-        return (Value::Null, entries.iter().map(|entry| entry.lane).collect());
-    }
+/// The lanes of a batch: a list for all, and for each row a place in it.
+fn lanes(entries: &[&Entry]) -> (Value, Column) {
     let mut list = Vec::new();
     let mut place = |lane: i64| match list.iter().rposition(|known| *known == lane) {
         Some(place) => place,

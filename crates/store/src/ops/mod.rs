@@ -23,9 +23,15 @@ pub(crate) async fn reserve(conn: &mut Conn<'_>, count: usize) -> Result<Column>
     if conn.dialect() == Dialect::Postgres {
         return Ok(Column::Ints(vec![None; count]));
     }
-    let rows = conn.query(MESSAGE_RESERVE, &[Value::Int(count as i64)]).await?;
-    let last = rows[0].fields(MESSAGE_RESERVE.name).int()?;
-    Ok((last - count as i64 + 1..=last).collect())
+    let (first, _) = count_up(conn, Value::Null, count).await?;
+    Ok((first..first + count as i64).collect())
+}
+
+/// Moves SQLite's counter of messages: the first of `count` new ids, and the time.
+pub(crate) async fn count_up(conn: &mut Conn<'_>, clock: Value, count: usize) -> Result<(i64, i64)> {
+    let rows = conn.query(MESSAGE_RESERVE, &[clock, Value::Int(count as i64)]).await?;
+    let mut row = rows[0].fields(MESSAGE_RESERVE.name);
+    Ok((row.int()? - count as i64 + 1, row.int()?))
 }
 
 /// The columns that every statement returning messages begins with.

@@ -1,0 +1,1 @@
+select expire_us from tenure.lane where id = $1
