@@ -111,7 +111,8 @@ fn test_only(only: &str, rest: &[String]) -> Result<()> {
         "turso" => Cargo::test(&[&store[..], &["--test", "turso"]].concat(), rest).run(),
         "postgres" => {
             let cluster = Cluster::start(Durability::None)?;
-            let parts = ["--test", "postgres", "--test", "schema", "--test", "faults", "--test", "connect"];
+            let tests = ["postgres", "schema", "statements", "connect", "processes", "faults"];
+            let parts: Vec<&str> = tests.iter().flat_map(|test| ["--test", test]).collect();
             Cargo::test(&[&store[..], &parts].concat(), rest).env("TENURE_TEST_POSTGRES", cluster.dsn()).run()
         }
         package => {

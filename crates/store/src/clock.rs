@@ -69,7 +69,7 @@ impl Moved {
             None => false,
         };
         if !moved {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -210,9 +210,9 @@ mod tests {
     async fn concurrent_calls_share_a_flush_and_get_their_own_answers() {
         let sizes = Arc::default();
         let combiner = Combiner::start(LIMITS, &doubling(Arc::clone(&sizes)));
-        let calls = (0..50).map(|n| combiner.call(vec![n, n + 100], 1));
+        let calls = (100..150).map(|n| combiner.call(vec![n, n + 100], 1));
         for (n, answers) in futures_util::future::join_all(calls).await.into_iter().enumerate() {
-            assert_eq!(answers.unwrap(), [n as i64 * 2, (n as i64 + 100) * 2]);
+            assert_eq!(answers.unwrap(), [(n as i64 + 100) * 2, (n as i64 + 200) * 2]);
         }
         assert!(sizes.lock().unwrap().len() < 10, "{sizes:?}");
     }

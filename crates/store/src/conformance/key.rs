@@ -107,7 +107,7 @@ pub async fn concurrent_claims_take_different_keys(h: &Harness) {
     let messages: Vec<_> = (0..40).map(|n| keyed(&format!("k{}", n % 10), &n.to_string())).collect();
     h.store.enqueue(&queue, None, messages).await.unwrap();
     let other = h.another().await;
-    let store = |n: usize| if n % 2 == 0 { &h.store } else { other.as_ref().unwrap_or(&h.store) };
+    let store = |n: usize| if n.is_multiple_of(2) { &h.store } else { other.as_ref().unwrap_or(&h.store) };
     let claims = (0..10).map(|n| store(n).claim_key(&queue.lanes, None, None));
     let batches = futures_util::future::join_all(claims).await;
     let keys: std::collections::BTreeSet<String> =

@@ -42,7 +42,7 @@ pub async fn concurrent_claims_never_share_a_message(h: &Harness) {
     let queue = h.queue().await;
     h.store.enqueue(&queue, None, numbered(300)).await.unwrap();
     let other = h.another().await;
-    let store = |n: usize| if n % 2 == 0 { &h.store } else { other.as_ref().unwrap_or(&h.store) };
+    let store = |n: usize| if n.is_multiple_of(2) { &h.store } else { other.as_ref().unwrap_or(&h.store) };
     let claims = (0..60).map(|n| store(n).claim(Claim::from_queue(&queue, 5)));
     let mut ids = Vec::new();
     for claim in futures_util::future::join_all(claims).await {

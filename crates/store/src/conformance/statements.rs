@@ -88,3 +88,14 @@ pub fn texts() -> Vec<(String, &'static str)> {
 pub fn step_count(text: &str) -> usize {
     steps(text).count()
 }
+
+/// Runs SQL as it is: for cases that damage a store, or prepare a server.
+pub async fn script(store: &Store, text: &str) {
+    let schema = match store.db() {
+        Db::Postgres(db) => db.schema.clone(),
+        #[cfg(any(feature = "sqlite", feature = "turso"))]
+        _ => String::new(),
+    };
+    let text = crate::sql::render(store.db().dialect(), &schema, text);
+    store.db().script(text).await.expect("the script runs");
+}

@@ -105,7 +105,9 @@ impl Sqlite {
                 let statement = connection.prepare(step).map_err(error_of)?;
                 params = params.max(statement.parameter_count());
                 if statement.column_count() > 0 {
-                    columns = statement.column_names().into_iter().map(str::to_owned).collect();
+                    #[allow(clippy::useless_conversion, reason = "rusqlite 0.39 returns a list here")]
+                    let names = statement.column_names().into_iter();
+                    columns = names.map(str::to_owned).collect();
                 }
             }
             Ok((params, columns))

@@ -1,6 +1,6 @@
 //! Enqueueing: many messages of many lanes in one statement, or with dedupe keys and due times in one transaction.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, hash_map};
 
 use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
@@ -138,16 +138,19 @@ async fn insert_computed(
     let mut expiries: HashMap<i64, Option<i64>> = HashMap::new();
     let mut answers = Vec::with_capacity(entries.len());
     for (n, entry) in entries.iter().enumerate() {
-        if !expiries.contains_key(&entry.lane) {
-            let row = conn.query_opt(LANE_GET, &[Value::Int(entry.lane)]).await?.ok_or_else(gone)?;
-            expiries.insert(entry.lane, row.fields(LANE_GET.name).int_or_null()?);
-        }
+        let of_lane = match expiries.entry(entry.lane) {
+            hash_map::Entry::Occupied(known) => *known.get(),
+            hash_map::Entry::Vacant(new) => {
+                let row = conn.query_opt(LANE_GET, &[Value::Int(entry.lane)]).await?.ok_or_else(gone)?;
+                *new.insert(row.fields(LANE_GET.name).int_or_null()?)
+            }
+        };
         let due_at = match entry.message.due {
             Some(Due::At(at)) => Some(at),
             Some(Due::In(delay)) => Some(now.saturating_add(micros(delay))),
             None => None,
         };
-        let expire = entry.message.expire.map(micros).or(expiries[&entry.lane]);
+        let expire = entry.message.expire.map(micros).or(of_lane);
         let expire_at = expire.map(|expire| due_at.unwrap_or(now).saturating_add(expire));
         answers.push(Enqueued { id: first + n as i64, created_at: now, due_at, expire_at, duplicate: false });
     }

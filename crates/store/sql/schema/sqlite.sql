@@ -1,0 +1,141 @@
+CREATE TABLE tenure_archive (
+    id           integer primary key,
+    position     integer not null,
+    queue        integer not null,
+    lane         integer not null,
+    outcome      text not null,
+    reason       text,
+    worker       integer,
+    attempts     integer not null,
+    max_attempts integer,
+    created_at   integer not null,
+    finished_at  integer not null,
+    expire_at    integer,
+    key          text,
+    kind         text,
+    encoding     text,
+    reference    text,
+    payload      blob not null
+)
+CREATE TABLE tenure_dedupe (
+    queue integer not null,
+    key   text not null,
+    id    integer not null,
+    until integer not null,
+    primary key (queue, key)
+)
+CREATE TABLE tenure_event (
+    stream     text not null,
+    execution  integer not null,
+    id         integer not null,
+    created_at integer not null,
+    data       blob not null,
+    primary key (stream, execution, id)
+)
+CREATE TABLE tenure_key_lease (
+    lane         integer not null,
+    key          text not null,
+    token        integer not null unique,
+    worker       integer,
+    leased_until integer not null,
+    primary key (lane, key)
+)
+CREATE TABLE tenure_lane (
+    id             integer primary key autoincrement,
+    queue          integer not null,
+    partition      integer not null,
+    lease_us       integer,
+    expire_us      integer,
+    max_attempts   integer,
+    dead_lane      integer,
+    keep_completed integer,
+    tail_on_expiry integer,
+    paused         integer,
+    unique (queue, partition)
+)
+CREATE TABLE tenure_message (
+    id           integer primary key,
+    lane         integer not null,
+    leased_until integer not null,
+    created_at   integer not null,
+    expire_at    integer,
+    origin_id    integer,
+    worker       integer,
+    attempts     integer not null,
+    max_attempts integer,
+    buried_id    integer,
+    buried_from  text,
+    reason       text,
+    source_id    text,
+    key          text,
+    kind         text,
+    encoding     text,
+    reference    text,
+    payload      blob not null
+)
+CREATE TABLE tenure_message_id (
+    value integer not null
+)
+CREATE TABLE tenure_migration (version bigint primary key, name text not null, breaking bigint not null, applied_at bigint not null)
+CREATE TABLE tenure_queue (
+    id                  integer primary key autoincrement,
+    name                text not null unique,
+    namespace           text not null,
+    partitions          integer not null,
+    lease_us            integer not null,
+    expire_us           integer,
+    max_attempts        integer,
+    dead_queue          integer,
+    retain_completed_us integer,
+    retain_dead_us      integer,
+    tail_on_expiry      integer not null,
+    dedupe_us           integer not null,
+    reference           text not null,
+    paused_at           integer,
+    created_at          integer not null,
+    updated_at          integer not null
+)
+CREATE TABLE tenure_scheduled (
+    id           integer primary key,
+    lane         integer not null,
+    due_at       integer not null,
+    keep_place   integer not null,
+    created_at   integer not null,
+    expire_at    integer,
+    origin_id    integer,
+    attempts     integer not null,
+    max_attempts integer,
+    buried_id    integer,
+    buried_from  text,
+    reason       text,
+    source_id    text,
+    key          text,
+    kind         text,
+    encoding     text,
+    reference    text,
+    payload      blob not null
+)
+CREATE TABLE tenure_worker (
+    id           integer primary key autoincrement,
+    name         text not null,
+    queue        integer,
+    status       text not null,
+    started_at   integer not null,
+    heartbeat_at integer not null,
+    stopped_at   integer
+)
+CREATE INDEX tenure_archive_dead on tenure_archive (queue, id) where outcome <> 'completed'
+CREATE INDEX tenure_archive_finished on tenure_archive (queue, finished_at, id)
+CREATE INDEX tenure_archive_position on tenure_archive (position) where position <> id
+CREATE INDEX tenure_dedupe_until on tenure_dedupe (until)
+CREATE INDEX tenure_message_key on tenure_message (lane, key, id) where key is not null
+CREATE INDEX tenure_message_lane on tenure_message (lane, id)
+CREATE INDEX tenure_message_origin on tenure_message (origin_id) where origin_id is not null
+CREATE UNIQUE INDEX tenure_message_source on tenure_message (lane, source_id) where source_id is not null
+CREATE INDEX tenure_queue_namespace on tenure_queue (namespace, name)
+CREATE INDEX tenure_scheduled_due on tenure_scheduled (lane, due_at, id)
+CREATE INDEX tenure_scheduled_lane on tenure_scheduled (lane, id)
+CREATE INDEX tenure_scheduled_origin on tenure_scheduled (origin_id) where origin_id is not null
+CREATE INDEX tenure_scheduled_place on tenure_scheduled (lane, id) where keep_place
+CREATE UNIQUE INDEX tenure_worker_name on tenure_worker (name) where status <> 'stopped'
+CREATE INDEX tenure_worker_queue on tenure_worker (queue)
