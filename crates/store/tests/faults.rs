@@ -90,12 +90,11 @@ async fn terminated_connections_lose_nothing_and_double_nothing() {
     for (id, count) in late.done.lock().unwrap().iter() {
         *done.entry(*id).or_default() += count;
     }
-    let enqueued = seen.enqueued.lock().unwrap();
+    let enqueued = seen.enqueued.lock().unwrap().clone();
     assert!(enqueued.len() > 100, "only {} messages were enqueued under fire", enqueued.len());
-    // A completion whose answer was lost for good is not in the list, but its message is gone: it was done.
     let stats = store.lane_stats(queue.lanes[0]).await.unwrap();
     assert_eq!((stats.ready, stats.leased), (0, 0));
     assert!(done.values().all(|count| *count == 1), "a message was completed twice");
     let lost = enqueued.iter().filter(|id| !done.contains_key(id)).count();
-    assert!(lost <= 12 * 6, "{lost} acknowledged messages were never delivered");
+    assert_eq!(lost, 0, "acknowledged messages were never reported done");
 }
