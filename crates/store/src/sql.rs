@@ -164,6 +164,7 @@ pub(crate) fn rendered(dialect: Dialect, schema: &str) -> Vec<String> {
         .collect()
 }
 
+#[cfg(any(feature = "sqlite", feature = "turso", feature = "conformance"))]
 /// The statements of a SQLite text. No literal in our files contains a semicolon, which a test checks.
 pub(crate) fn steps(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').map(str::trim).filter(|step| !step.is_empty())

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::sql::{Dialect, Statement};
 use crate::value::{Column, Fields, Row, Value};
 
@@ -173,7 +173,8 @@ impl Db {
 
 /// The sentence for a table that is not there.
 #[cfg(any(feature = "sqlite", feature = "turso"))]
-pub(crate) fn not_installed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+pub(crate) fn not_installed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> crate::error::Error {
+    use crate::error::{Error, Kind};
     Error::new(Kind::Schema, "Tenure's tables are missing here: call `install` (or run `tenure migrate`) first")
         .with_source(source)
 }
