@@ -46,6 +46,8 @@ struct Model {
     items: HashMap<i64, Item>,
     /// Every fence ever handed out, with its message's identity.
     fences: Vec<(Fence, i64)>,
+    /// The position under which each message was last delivered: attempts alone begin anew after a replay.
+    positions: HashMap<i64, i64>,
 }
 
 /// One run from one seed, on a queue of its own.
@@ -72,6 +74,7 @@ pub async fn run(h: &Harness, seed: u64) {
         expire,
         items: HashMap::new(),
         fences: Vec::new(),
+        positions: HashMap::new(),
     };
     for step in 0..60 {
         model.step(h, &queue, step).await;
@@ -173,6 +176,7 @@ impl Model {
         let got: Vec<(i64, i64)> = taken.iter().map(|message| (message.identity(), message.attempts)).collect();
         assert_eq!(got, expected, "seed {}, step {step}: claim of {limit}", self.seed);
         self.fences.extend(taken.iter().map(|message| (message.fence(), message.identity())));
+        self.positions.extend(taken.iter().map(|message| (message.identity(), message.id)));
     }
 
     async fn verb(&mut self, h: &Harness, step: u32) {
@@ -184,7 +188,9 @@ impl Model {
         let (fence, id) = self.fences[self.rng.random_range(from..self.fences.len())];
         let holds = {
             let item = &self.items[&id];
-            fence.attempt == Some(item.attempts) && matches!(item.state, ItemState::Live { until: Some(_) })
+            self.positions[&id] == fence.id
+                && fence.attempt == Some(item.attempts)
+                && matches!(item.state, ItemState::Live { until: Some(_) })
         };
         let seconds = self.rng.random_range(1..10);
         let delay = Duration::from_secs(seconds);
@@ -254,7 +260,6 @@ impl Model {
             let expire_at = self.expire.map(|expire| self.now + expire);
             let item = self.items.get_mut(&id).unwrap();
             *item = Item { place, attempts: 0, expire_at, state: ItemState::Live { until: None }, ..item.clone() };
-            // Fresh attempts: old fences of this message, if their numbers come again, have another position.
         }
     }
 
