@@ -88,6 +88,7 @@ statements! {
     MESSAGE_DELETE = pair "message/delete";
     MESSAGE_DOOM = pair "message/doom";
     MESSAGE_ENQUEUE = pair "message/enqueue";
+    MESSAGE_ENQUEUE_LANES = postgres "message/enqueue_lanes";
     MESSAGE_ENQUEUE_ONE = postgres "message/enqueue_one";
     MESSAGE_EXPIRED = pair "message/expired";
     MESSAGE_EXPLAIN = pair "message/explain";

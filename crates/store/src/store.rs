@@ -321,14 +321,15 @@ fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
             let act =
                 shared.hub.db.commit(plain, move |conn| Box::pin(async move { enqueue(conn, &clock, &items).await }));
             let answers = act.await?;
-            let mut least: HashMap<i64, i64> = HashMap::new();
+            let mut least: Vec<(i64, i64)> = Vec::new();
             for (entry, answer) in entries.iter().zip(&answers) {
                 match answer.due_at {
                     Some(_) => shared.hub.due(entry.lane),
                     None if answer.duplicate => {}
-                    None => {
-                        least.entry(entry.lane).and_modify(|id| *id = answer.id.min(*id)).or_insert(answer.id);
-                    }
+                    None => match least.iter_mut().rfind(|(lane, _)| *lane == entry.lane) {
+                        Some((_, id)) => *id = answer.id.min(*id),
+                        None => least.push((entry.lane, answer.id)),
+                    },
                 }
             }
             for (lane, id) in least {

@@ -44,15 +44,28 @@ pub(crate) enum Column {
     Bools(Vec<bool>),
     Texts(Vec<Option<String>>),
     Bytes(Vec<Bytes>),
+    /// So many nulls.
+    Nulls(usize),
 }
 
 impl Column {
+    /// Labels that most messages do not have: nothing is copied while there are none.
+    pub(crate) fn labels<'a>(values: impl Iterator<Item = &'a Option<String>> + Clone) -> Self {
+        if values.clone().all(Option::is_none) { Column::Nulls(values.count()) } else { values.cloned().collect() }
+    }
+
+    /// The same for numbers.
+    pub(crate) fn numbers(values: impl Iterator<Item = Option<i64>> + Clone) -> Self {
+        if values.clone().all(|value| value.is_none()) { Column::Nulls(values.count()) } else { values.collect() }
+    }
+
     pub(crate) fn len(&self) -> usize {
         match self {
             Column::Ints(values) => values.len(),
             Column::Bools(values) => values.len(),
             Column::Texts(values) => values.len(),
             Column::Bytes(values) => values.len(),
+            Column::Nulls(len) => *len,
         }
     }
 
@@ -62,6 +75,7 @@ impl Column {
             Column::Ints(values) => values.iter().all(Option::is_none),
             Column::Texts(values) => values.iter().all(Option::is_none),
             Column::Bools(_) | Column::Bytes(_) => false,
+            Column::Nulls(_) => true,
         }
     }
 

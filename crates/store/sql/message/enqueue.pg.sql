@@ -1,22 +1,17 @@
--- `$2` lists the lanes, `lane` is a place in that list (null: the first): settings are looked up once per lane, not once
--- per row, which is worth a quarter of the rate in bulk. A lane that is gone leaves its column null, and the whole
--- statement fails: all messages are stored, or none.
+-- Many messages of one lane, which is what nearly every batch is. A lane that is gone leaves its column null, and the
+-- whole statement fails: all messages are stored, or none.
 -- `txid_current()` is read before an id is drawn: a transaction that has drawn an id is then always seen as running,
 -- which is what lets `lane/floor` say that nothing below it can still appear.
-with clock as materialized (select txid_current() as tx, {now} as now),
-     lanes as materialized (
-         select array_agg(l.id order by d.n) as ids, array_agg(l.expire_us order by d.n) as expiries
-         from unnest($2::bigint[]) with ordinality as d (id, n)
-         left join tenure.lane l on l.id = d.id
-     )
+with lane as materialized (
+    select txid_current() as tx, {now} as now, id, expire_us from tenure.lane where id = $2
+)
 insert into tenure.message (
     id, lane, leased_until, created_at, expire_at, attempts, max_attempts, key, kind, encoding, reference, payload
 )
-select case when (select tx from clock) > 0 then coalesce(i.id, nextval('tenure.message_id')) end,
-       ((select ids from lanes))[coalesce(i.lane, 1)], 0, (select now from clock),
-       (select now from clock) + coalesce(i.expire_us, ((select expiries from lanes))[coalesce(i.lane, 1)]), 0,
-       i.max_attempts, i.key, i.kind, i.encoding, i.reference, i.payload
+select case when (select tx from lane) > 0 then coalesce(i.id, nextval('tenure.message_id')) else 0 end,
+       (select id from lane), 0, (select now from lane), (select now from lane) + coalesce(i.expire_us, (select expire_us from lane)),
+       0, i.max_attempts, i.key, i.kind, i.encoding, i.reference, i.payload
 from unnest(
-    $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[]
-) as i (id, lane, expire_us, max_attempts, key, kind, encoding, reference, payload)
+    $3::bigint[], $4::bigint[], $5::integer[], $6::text[], $7::text[], $8::text[], $9::text[], $10::bytea[]
+) as i (id, expire_us, max_attempts, key, kind, encoding, reference, payload)
 returning id, created_at, expire_at

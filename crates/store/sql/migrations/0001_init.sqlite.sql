@@ -64,7 +64,8 @@ create table tenure.message (
     reference    text,
     payload      blob not null
 );
-create index tenure.message_lane on tenure.message (lane, id);
+-- The row id, which is the message's, is every index's last column: naming it would store it twice.
+create index tenure.message_lane on tenure.message (lane);
 create index tenure.message_key on tenure.message (lane, key, id) where key is not null;
 create index tenure.message_origin on tenure.message (origin_id) where origin_id is not null;
 create unique index tenure.message_source on tenure.message (lane, source_id) where source_id is not null;

@@ -129,7 +129,7 @@ CREATE INDEX tenure_archive_finished on tenure_archive (queue, finished_at, id)
 CREATE INDEX tenure_archive_position on tenure_archive (position) where position <> id
 CREATE INDEX tenure_dedupe_until on tenure_dedupe (until)
 CREATE INDEX tenure_message_key on tenure_message (lane, key, id) where key is not null
-CREATE INDEX tenure_message_lane on tenure_message (lane, id)
+CREATE INDEX tenure_message_lane on tenure_message (lane)
 CREATE INDEX tenure_message_origin on tenure_message (origin_id) where origin_id is not null
 CREATE UNIQUE INDEX tenure_message_source on tenure_message (lane, source_id) where source_id is not null
 CREATE INDEX tenure_queue_namespace on tenure_queue (namespace, name)

@@ -330,6 +330,7 @@ impl Column {
             Column::Bools(_) => Type::BOOL_ARRAY,
             Column::Texts(_) => Type::TEXT_ARRAY,
             Column::Bytes(_) => Type::BYTEA_ARRAY,
+            Column::Nulls(_) => Type::UNKNOWN,
         }
     }
 }
@@ -382,13 +383,14 @@ impl ToSql for Column {
         let has_nulls = match self {
             Column::Ints(values) => values.iter().any(Option::is_none),
             Column::Texts(values) => values.iter().any(Option::is_none),
-            Column::Bools(_) | Column::Bytes(_) => false,
+            Column::Bools(_) | Column::Bytes(_) | Column::Nulls(_) => false,
         };
         out.put_i32(has_nulls.into());
         out.put_u32(member.oid());
         out.put_i32(i32::try_from(self.len())?);
         out.put_i32(1);
         match self {
+            Column::Nulls(_) => {}
             Column::Ints(values) => {
                 let width = if *member == Type::INT4 { 4 } else { 8 };
                 for value in values {

@@ -255,20 +255,23 @@ impl SqliteConn<'_> {
         columns: &[Column],
         len: usize,
     ) -> Result<Vec<Row>> {
-        let mut prepared = self.texts[statement.index]
+        let mut steps = self.texts[statement.index]
             .iter()
             .map(|step| self.connection.prepare_cached(step).map_err(error_of))
             .collect::<Result<Vec<_>>>()?;
-        for step in &mut prepared {
-            for (at, value) in fixed.iter().enumerate().take(step.parameter_count()) {
-                step.raw_bind_parameter(at + 1, value).map_err(error_of)?;
+        // What does not change from row to row is bound once: bindings outlive an execution.
+        let changing: Vec<(usize, &Column)> =
+            columns.iter().enumerate().filter(|(_, column)| !column.is_null()).collect();
+        for step in &mut steps {
+            for at in 1..=step.parameter_count() {
+                step.raw_bind_parameter(at, fixed.get(at - 1).unwrap_or(&Value::Null)).map_err(error_of)?;
             }
         }
-        let mut rows = Vec::with_capacity(len);
+        let mut rows = Vec::new();
         for n in 0..len {
-            for step in &mut prepared {
+            for step in &mut steps {
                 let count = step.parameter_count();
-                for (at, column) in columns.iter().enumerate() {
+                for (at, column) in &changing {
                     if fixed.len() + at < count {
                         step.raw_bind_parameter(fixed.len() + at + 1, column.cell(n)).map_err(error_of)?;
                     }
@@ -276,15 +279,24 @@ impl SqliteConn<'_> {
                 if fixed.len() + columns.len() < count {
                     step.raw_bind_parameter(count, n as i64).map_err(error_of)?;
                 }
-                let width = step.column_count();
-                let mut answer = step.raw_query();
-                while let Some(row) = answer.next().map_err(error_of)? {
-                    rows.push(values(row, width)?);
-                }
+                run_step(step, &mut rows)?;
             }
         }
         Ok(rows)
     }
+}
+
+/// Runs a bound statement once more and keeps what it returns.
+fn run_step(step: &mut rusqlite::Statement<'_>, out: &mut Vec<Row>) -> Result<()> {
+    let width = step.column_count();
+    if width == 0 {
+        return step.raw_execute().map(drop).map_err(error_of);
+    }
+    let mut answer = step.raw_query();
+    while let Some(row) = answer.next().map_err(error_of)? {
+        out.push(values(row, width)?);
+    }
+    Ok(())
 }
 
 fn collect(statement: &mut rusqlite::Statement<'_>, params: impl rusqlite::Params, out: &mut Vec<Row>) -> Result<()> {
@@ -325,6 +337,7 @@ impl Column {
             Column::Bools(values) => ValueRef::Integer(values[n].into()),
             Column::Texts(values) => values[n].as_ref().map_or(ValueRef::Null, |text| ValueRef::Text(text.as_bytes())),
             Column::Bytes(values) => ValueRef::Blob(&values[n]),
+            Column::Nulls(_) => ValueRef::Null,
         };
         ToSqlOutput::Borrowed(value)
     }

@@ -204,6 +204,7 @@ impl Column {
             Column::Bools(values) => turso::Value::Integer(values[n].into()),
             Column::Texts(values) => values[n].clone().map_or(turso::Value::Null, turso::Value::Text),
             Column::Bytes(values) => turso::Value::Blob(values[n].to_vec()),
+            Column::Nulls(_) => turso::Value::Null,
         }
     }
 }

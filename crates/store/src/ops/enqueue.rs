@@ -8,8 +8,8 @@ use crate::error::{Error, Kind, Result};
 use crate::ops::queue::check_duration;
 use crate::ops::{check_label, check_text, count_up};
 use crate::sql::{
-    DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, LANE_GET, MESSAGE_ENQUEUE, MESSAGE_ENQUEUE_ONE, MESSAGE_SCHEDULE,
-    Statement,
+    DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, LANE_GET, MESSAGE_ENQUEUE, MESSAGE_ENQUEUE_LANES,
+    MESSAGE_ENQUEUE_ONE, MESSAGE_SCHEDULE, Statement,
 };
 use crate::types::{Due, Enqueued, NewMessage};
 use crate::value::{Column, Fields, Value};
@@ -87,11 +87,11 @@ async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entrie
 fn labels(entries: &[&Entry], scheduled: bool) -> Vec<Column> {
     let messages = || entries.iter().map(|entry| &entry.message);
     let mut columns = vec![
-        messages().map(|message| message.max_attempts.map(i64::from)).collect(),
-        messages().map(|message| message.key.clone()).collect(),
-        messages().map(|message| message.kind.clone()).collect(),
-        messages().map(|message| message.encoding.clone()).collect(),
-        messages().map(|message| message.reference.clone()).collect(),
+        Column::numbers(messages().map(|message| message.max_attempts.map(i64::from))),
+        Column::labels(messages().map(|message| &message.key)),
+        Column::labels(messages().map(|message| &message.kind)),
+        Column::labels(messages().map(|message| &message.encoding)),
+        Column::labels(messages().map(|message| &message.reference)),
         messages().map(|message| message.payload.clone()).collect(),
     ];
     if scheduled {
@@ -115,9 +115,13 @@ async fn insert_returning(
 ) -> Result<Vec<Enqueued>> {
     let scheduled = statement.index == MESSAGE_SCHEDULE.index;
     let (lanes, places) = lanes(entries);
-    let ids = Column::Ints(vec![None; entries.len()]);
-    let expiries = entries.iter().map(|entry| entry.message.expire.map(micros)).collect();
-    let mut columns = vec![ids, places, expiries];
+    let ids = Column::Nulls(entries.len());
+    let expiries = Column::numbers(entries.iter().map(|entry| entry.message.expire.map(micros)));
+    let (statement, lanes, mut columns) = match lanes.as_slice() {
+        [lane] if !scheduled => (statement, Value::Int(*lane), vec![ids, expiries]),
+        _ if scheduled => (statement, Value::Ints(lanes), vec![ids, places, expiries]),
+        _ => (MESSAGE_ENQUEUE_LANES, Value::Ints(lanes), vec![ids, places, expiries]),
+    };
     columns.extend(labels(entries, scheduled));
     let rows = conn.each(statement, &[clock.value(), lanes], &columns).await.map_err(|error| match error.kind() {
         Kind::NotFound => gone().with_source(error),
@@ -157,7 +161,7 @@ async fn insert_computed(
     let mut columns = vec![
         answers.iter().map(|answer| answer.id).collect(),
         entries.iter().map(|entry| entry.lane).collect(),
-        answers.iter().map(|answer| answer.expire_at).collect(),
+        Column::numbers(answers.iter().map(|answer| answer.expire_at)),
     ];
     columns.extend(labels(entries, scheduled));
     conn.each(statement, &[Value::Int(now), Value::Null], &columns).await?;
@@ -193,7 +197,7 @@ fn gone() -> Error {
 }
 
 /// The lanes of a batch: a list for all, and for each row a place in it.
-fn lanes(entries: &[&Entry]) -> (Value, Column) {
+fn lanes(entries: &[&Entry]) -> (Vec<i64>, Column) {
     let mut list = Vec::new();
     let mut place = |lane: i64| match list.iter().rposition(|known| *known == lane) {
         Some(place) => place,
@@ -203,9 +207,8 @@ fn lanes(entries: &[&Entry]) -> (Value, Column) {
         }
     };
     // The first lane's place goes without saying, so that a batch of one lane sends no places at all.
-    let places: Column =
-        entries.iter().map(|entry| Some(place(entry.lane) as i64 + 1).filter(|place| *place > 1)).collect();
-    (Value::Ints(list), places)
+    let places = entries.iter().map(|entry| Some(place(entry.lane) as i64 + 1).filter(|place| *place > 1)).collect();
+    (list, places)
 }
 
 /// Takes the dedupe keys of a batch. An entry whose key was taken before gets its answer here; one whose twin stands

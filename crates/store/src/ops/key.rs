@@ -10,13 +10,13 @@ use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
 use crate::error::Result;
 use crate::ops::claim::{Claimed, claimed};
+use crate::ops::count_up;
 use crate::ops::finish::{Finish, Verb, finish};
 use crate::ops::queue::check_duration;
-use crate::ops::reserve;
 use crate::sql::*;
 use crate::store::Store;
 use crate::types::{Answer, Fence, KeyBatch, Micros};
-use crate::value::{Column, Value};
+use crate::value::Value;
 
 impl Store {
     /// Leases all ready messages of the first free key of these lanes; none when no key is free.
@@ -117,9 +117,9 @@ async fn claim_key(
         return Ok(Attempt::Empty);
     };
     let key = row.fields(KEY_PICK.name).text()?;
-    let Column::Ints(tokens) = reserve(conn, 1).await? else { return Ok(Attempt::Empty) };
+    let token = new_token(conn).await?;
     let lease = lease.map(micros).into();
-    let params = [clock.value(), Value::Int(lane), key.as_str().into(), lease, worker.into(), tokens[0].into()];
+    let params = [clock.value(), Value::Int(lane), key.as_str().into(), lease, worker.into(), token];
     let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(Attempt::Raced) };
     let mut row = row.fields(KEY_HOLD.name);
     let (token, leased_until) = (row.int()?, row.int()?);
@@ -131,6 +131,14 @@ async fn claim_key(
         return Ok(Attempt::Raced);
     }
     Ok(Attempt::Held(KeyBatch { lane, key, token, leased_until, messages }))
+}
+
+/// A token for a lease: null on PostgreSQL, where the statement draws it from the sequence.
+async fn new_token(conn: &mut Conn<'_>) -> Result<Value> {
+    match conn.dialect() {
+        Dialect::Postgres => Ok(Value::Null),
+        Dialect::Sqlite => count_up(conn, Value::Null, 1).await.map(|(token, _)| Value::Int(token)),
+    }
 }
 
 /// Buries what has run out of attempts or time, in the same transaction, and passes on the rest.
@@ -147,8 +155,8 @@ async fn let_go(conn: &mut Conn<'_>, token: i64) -> Result<Option<(i64, String)>
 }
 
 async fn defer(conn: &mut Conn<'_>, clock: &Clock, token: i64, delay: Duration) -> Result<Option<(i64, String)>> {
-    let Column::Ints(tokens) = reserve(conn, 1).await? else { return Ok(None) };
-    let params = [clock.value(), Value::Int(token), Value::Int(micros(delay)), tokens[0].into()];
+    let nobody = new_token(conn).await?;
+    let params = [clock.value(), Value::Int(token), Value::Int(micros(delay)), nobody];
     let row = conn.query_opt(KEY_DEFER, &params).await?;
     row.map(|row| lane_and_key(&row, KEY_DEFER)).transpose()
 }

@@ -21,7 +21,7 @@ use crate::types::Message;
 /// Fresh ids for `count` messages: a column of nulls on PostgreSQL, where the statement draws them from the sequence.
 pub(crate) async fn reserve(conn: &mut Conn<'_>, count: usize) -> Result<Column> {
     if conn.dialect() == Dialect::Postgres {
-        return Ok(Column::Ints(vec![None; count]));
+        return Ok(Column::Nulls(count));
     }
     let (first, _) = count_up(conn, Value::Null, count).await?;
     Ok((first..first + count as i64).collect())
