@@ -15,10 +15,12 @@ pub(crate) fn schema(dsn: &str) -> String {
     format!("{dsn}?schema=bench&pool_size=12")
 }
 
-/// An empty store with one queue.
+/// An empty store with one queue, from the same calm as bare SQL's.
 pub(crate) async fn fresh(dsn: &str) -> Result<(Store, Queue)> {
     crate::bare::connect(dsn).await?.batch_execute("drop schema if exists bench cascade").await?;
-    create(&schema(dsn)).await
+    let created = create(&schema(dsn)).await?;
+    settle(dsn).await?;
+    Ok(created)
 }
 
 pub(crate) async fn create(dsn: &str) -> Result<(Store, Queue)> {
@@ -112,6 +114,7 @@ pub(crate) async fn paced(
     rate: f64,
     seconds: f64,
 ) -> Result<Measured> {
+    warm_up(store, queue, producers.max(consumers)).await?;
     let produced = Meter::new(Duration::from_secs_f64(seconds), u64::MAX);
     let consumed = Meter::new(Duration::from_secs_f64(seconds + 2.0), u64::MAX);
     let mut tasks = JoinSet::new();
@@ -143,6 +146,26 @@ pub(crate) async fn paced(
     let mut measured = consumed.measured();
     measured.rate = consumed.count() as f64 / seconds;
     Ok(measured)
+}
+
+/// Opens the connections that the measurement will use.
+async fn warm_up(store: &Store, queue: &Queue, callers: usize) -> Result<()> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        let (store, queue) = (store.clone(), queue.clone());
+        tasks.spawn(async move {
+            for n in 0..20 {
+                store.enqueue(&queue, None, vec![NewMessage::new(payload(n))]).await?;
+                for message in store.claim(Claim::from_queue(&queue, 1)).await? {
+                    store.complete(&[message.fence()]).await?;
+                }
+            }
+            Result::Ok(())
+        });
+    }
+    finish(tasks).await?;
+    drain(store, queue, 1, 1000, 10.0, u64::MAX).await?;
+    Ok(())
 }
 
 async fn consume(store: Store, queue: Queue, meter: Arc<Meter>) -> Result<()> {
