@@ -77,8 +77,8 @@ impl Claimer {
             self.waiting.retain(|request| !request.reply.is_closed());
             self.pass().await;
             self.turn_away();
-            if !self.waiting.is_empty() {
-                self.park().await;
+            if !self.waiting.is_empty() && !self.park().await {
+                return;
             }
         }
     }
@@ -133,8 +133,8 @@ impl Claimer {
         }
     }
 
-    /// Sleeps until there is reason to look again.
-    async fn park(&mut self) {
+    /// Sleeps until there is reason to look again; false when the store was closed.
+    async fn park(&mut self) -> bool {
         let hub = &self.shared.hub;
         let _waiting = hub.wait();
         let now = hub.steady();
@@ -150,15 +150,15 @@ impl Claimer {
         let patience = self.waiting.iter().map(|request| request.until).min();
         let wake_at = patience.map_or(Instant::now() + sleep, |patience| patience.min(Instant::now() + sleep));
         tokio::select! {
-            request = self.inbox.recv() => {
-                if let Some(request) = request {
-                    self.waiting.push_back(request);
-                }
-            }
+            request = self.inbox.recv() => match request {
+                Some(request) => self.waiting.push_back(request),
+                None => return false,
+            },
             () = self.woken.notified() => {}
             () = self.clock_moved.wait() => {}
             () = tokio::time::sleep_until(wake_at) => {}
         }
+        true
     }
 
     /// Leases up to `wanted` messages, lane by lane.
@@ -175,7 +175,7 @@ impl Claimer {
                     Err(error) => return Err(error),
                 };
                 let full = claimed.len() == limit;
-                messages.extend(self.bury_doomed(claimed).await?);
+                messages.extend(self.bury_doomed(claimed).await);
                 if !full {
                     break;
                 }
@@ -245,12 +245,15 @@ impl Claimer {
         Ok(())
     }
 
-    async fn bury_doomed(&self, claimed: Vec<Claimed>) -> Result<Vec<Message>> {
+    /// Buries what must not be delivered, and passes on the rest: that has holders waiting, whatever happens here.
+    async fn bury_doomed(&self, claimed: Vec<Claimed>) -> Vec<Message> {
         let burials: Vec<Finish> = claimed.iter().filter_map(burial).collect();
-        if !burials.is_empty() {
-            self.shared.finish_now(burials).await?;
+        if !burials.is_empty()
+            && let Err(error) = self.shared.finish_now(burials).await
+        {
+            tracing::warn!(%error, "dead messages stay leased, and are buried when their lease has run out");
         }
-        Ok(claimed.into_iter().filter(|claimed| claimed.doomed.is_none()).map(|claimed| claimed.message).collect())
+        claimed.into_iter().filter(|claimed| claimed.doomed.is_none()).map(|claimed| claimed.message).collect()
     }
 
     /// Releases what was leased for callers that have gone.

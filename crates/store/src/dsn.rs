@@ -29,6 +29,8 @@ pub(crate) struct PostgresDsn {
     pub(crate) pool: usize,
     pub(crate) statement_timeout: Duration,
     pub(crate) pgbouncer: bool,
+    /// Where to LISTEN when the DSN leads to a pooler: past it.
+    pub(crate) direct: Option<(String, u16)>,
     pub(crate) verify: Verify,
 }
 
@@ -114,6 +116,7 @@ fn postgres(dsn: &str) -> Result<PostgresDsn> {
     let mut pool = 10;
     let mut statement_timeout = Duration::from_secs(30);
     let mut pgbouncer = false;
+    let mut direct = None;
     let mut ssl = SslMode::Prefer;
     let mut verify = Verify::Nothing;
     let mut theirs = Vec::new();
@@ -123,6 +126,7 @@ fn postgres(dsn: &str) -> Result<PostgresDsn> {
             "pool_size" => pool = number(&name, &value, 1..=1000)? as usize,
             "statement_timeout" => statement_timeout = Duration::from_secs(number(&name, &value, 1..=86_400)?),
             "pgbouncer" => pgbouncer = flag(&name, &value)?,
+            "direct" => direct = Some(host_and_port(&value)?),
             "sslmode" => {
                 (ssl, verify) = match value.as_str() {
                     "disable" => (SslMode::Disable, Verify::Nothing),
@@ -146,7 +150,7 @@ fn postgres(dsn: &str) -> Result<PostgresDsn> {
         config.host("localhost");
     }
     let address = address(&config);
-    Ok(PostgresDsn { config, address, schema, pool, statement_timeout, pgbouncer, verify })
+    Ok(PostgresDsn { config, address, schema, pool, statement_timeout, pgbouncer, direct, verify })
 }
 
 /// The driver's options, by its own names.
@@ -166,7 +170,7 @@ fn apply(config: &mut Config, name: &str, value: &str) -> Result<()> {
         }),
         _ => {
             return Err(invalid(format!(
-                "unknown option '{name}': known are schema, pool_size, statement_timeout, pgbouncer, sslmode, \
+                "unknown option '{name}': known are schema, pool_size, statement_timeout, pgbouncer, direct, sslmode, \
                  application_name, connect_timeout, options, user, password, dbname, host, target_session_attrs"
             )));
         }
@@ -189,6 +193,11 @@ fn schema_name(name: String) -> Result<String> {
         return Err(invalid("schema must be 1 to 63 bytes and not begin with 'pg_'"));
     }
     Ok(name)
+}
+
+fn host_and_port(value: &str) -> Result<(String, u16)> {
+    let parsed = value.rsplit_once(':').and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
+    parsed.ok_or_else(|| invalid("direct is the server behind the pooler, as host:port"))
 }
 
 fn number(name: &str, value: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64> {
@@ -298,7 +307,7 @@ mod tests {
     #[test]
     fn a_postgres_dsn_gives_up_our_options_and_keeps_its_own() {
         let Dsn::Postgres(dsn) =
-            "postgresql://me:pw@db:6432/app?schema=my%20jobs&pool_size=3&pgbouncer=true&sslmode=verify-full"
+            "postgresql://me:pw@db:6432/app?schema=my%20jobs&pool_size=3&pgbouncer=true&direct=db:5432&sslmode=verify-full"
                 .parse()
                 .unwrap()
         else {
@@ -306,6 +315,6 @@ mod tests {
         };
         assert_eq!((dsn.address.as_str(), dsn.schema.as_str(), dsn.pool), ("db:6432", "my jobs", 3));
         assert!(dsn.pgbouncer && dsn.verify == Verify::Full);
-        assert_eq!(dsn.config.get_dbname(), Some("app"));
+        assert_eq!((dsn.config.get_dbname(), dsn.direct), (Some("app"), Some(("db".to_owned(), 5432))));
     }
 }

@@ -21,19 +21,18 @@ impl Store {
         match self.db() {
             Db::Postgres(db) => {
                 let schema = quoted(&db.schema);
-                // One transaction, one lock: whoever comes second finds everything done.
+                // Sent as one query, so one transaction, which nobody can leave open; under one lock, so whoever comes
+                // second finds everything done.
                 let mut script = format!(
-                    "begin;\nset local lock_timeout = '{LOCK_TIMEOUT}';\n\
-                     select pg_advisory_xact_lock(7364527193001, hashtext('{}'));\n",
+                    "select set_config('lock_timeout', '{LOCK_TIMEOUT}', true);\n\
+                     select pg_advisory_xact_lock(736452719, hashtext('{}'));\n",
                     db.schema.replace('\'', "''")
-                )
-                .replace("7364527193001, ", "736452719, ");
+                );
                 script.push_str(&format!("create schema if not exists {schema};\n"));
                 script.push_str(&format!("create table if not exists {schema}.migration ({COLUMNS});\n"));
                 for (version, name, text, _) in MIGRATIONS {
                     script.push_str(&postgres_step(&db.schema, *version, name, text));
                 }
-                script.push_str("commit;");
                 self.db().script(script).await?;
             }
             #[cfg(any(feature = "sqlite", feature = "turso"))]

@@ -80,6 +80,13 @@ struct Inner {
     _tasks: Mutex<JoinSet<()>>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Claimers end when nobody can send to them any more, and with them goes the database.
+        self.shared.claimers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
 /// What the store and its claimers share.
 pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,

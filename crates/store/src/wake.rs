@@ -16,6 +16,7 @@ use crate::clock::Clock;
 use crate::cursor::Cursor;
 use crate::db::Db;
 use crate::db::postgres::Postgres;
+use crate::error::Kind;
 use crate::types::Micros;
 
 /// The least time between two NOTIFYs of a process.
@@ -291,6 +292,11 @@ async fn listener(hub: Arc<Hub>, db: Arc<Postgres>) {
                     heard(&hub, &note);
                 }
                 tracing::warn!("the LISTEN connection was lost: polling until it is back");
+            }
+            Err(error) if error.kind() == Kind::Unsupported => {
+                tracing::info!(%error, "no LISTEN here: polling");
+                hub.deaf.store(true, Ordering::Relaxed);
+                return;
             }
             Err(error) => tracing::warn!(%error, "cannot LISTEN: polling until it works"),
         }

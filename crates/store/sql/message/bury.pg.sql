@@ -3,17 +3,22 @@
 with tx as materialized (select txid_current() as id),
      clock as materialized (select {now} as now from tx),
      doomed as materialized (
-         select i.*, m.ctid as row, q.id as queue, q.name as queue_name, d.id as dead_lane, d.expire_us
+         select i.*, m.row, q.id as queue, q.name as queue_name, d.id as dead_lane, d.expire_us
          from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::integer[], $9::bigint[])
              as i (id, attempt, worker, new_id, outcome, reason, uncount, n)
-         join tenure.message m on m.id = i.id
+         cross join lateral (
+             select ctid as row, lane
+             from tenure.message
+             where id = i.id
+               and leased_until > 0
+               and (i.attempt is null or attempts = i.attempt)
+               and (i.worker is null or worker = i.worker)
+             offset 0
+             for update
+         ) m
          join tenure.lane l on l.id = m.lane
          join tenure.queue q on q.id = l.queue
          left join tenure.lane d on d.id = l.dead_lane
-         where m.leased_until > 0
-           and (i.attempt is null or m.attempts = i.attempt)
-           and (i.worker is null or m.worker = i.worker)
-         for update of m
      ),
      moved as (
          update tenure.message m

@@ -1,7 +1,19 @@
+-- The rows are found one by one through the lateral subquery, which `offset 0` keeps from being flattened. As a plain
+-- join the planner may turn it around once statistics call the table empty, and then every complete reads every dead row
+-- (measured under an old snapshot: 6 s p99 at 1,000/s). A row that changed meanwhile has another ctid, and is left alone.
 delete from tenure.message m
-using unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) as i (id, attempt, worker, n)
-where m.id = i.id
-  and m.leased_until > 0
-  and (i.attempt is null or m.attempts = i.attempt)
-  and (i.worker is null or m.worker = i.worker)
-returning i.n
+using (
+    select i.n, f.row
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) as i (id, attempt, worker, n)
+    cross join lateral (
+        select ctid as row
+        from tenure.message
+        where id = i.id
+          and leased_until > 0
+          and (i.attempt is null or attempts = i.attempt)
+          and (i.worker is null or worker = i.worker)
+        offset 0
+    ) f
+) held
+where m.ctid = held.row
+returning held.n

@@ -1,12 +1,22 @@
+-- Rows are found as in `complete`.
 with clock as materialized (select {now} as now),
      gone as (
          delete from tenure.message m
-         using unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, n)
-         where m.id = i.id
-           and m.leased_until > 0
-           and (i.attempt is null or m.attempts = i.attempt)
-           and (i.worker is null or m.worker = i.worker)
-         returning m.*, i.n
+         using (
+             select i.n, f.row
+             from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, n)
+             cross join lateral (
+                 select ctid as row
+                 from tenure.message
+                 where id = i.id
+                   and leased_until > 0
+                   and (i.attempt is null or attempts = i.attempt)
+                   and (i.worker is null or worker = i.worker)
+                 offset 0
+             ) f
+         ) held
+         where m.ctid = held.row
+         returning m.*, held.n
      ),
      kept as (
          insert into tenure.archive (

@@ -1,12 +1,20 @@
 -- From whichever is later, now or the deadline: an extension never shortens a lease, and one that had just run out
--- but was not taken yet starts again.
+-- but was not taken yet starts again. Rows are found as in `complete`.
 with clock as materialized (select {now} as now)
 update tenure.message m
-set leased_until = greatest(m.leased_until, c.now) + i.extra_us
-from clock c
-cross join unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) as i (id, attempt, worker, extra_us, n)
-where m.id = i.id
-  and m.leased_until > 0
-  and (i.attempt is null or m.attempts = i.attempt)
-  and (i.worker is null or m.worker = i.worker)
-returning i.n, m.leased_until, m.lane, m.leased_until - c.now as remaining
+set leased_until = greatest(m.leased_until, (select now from clock)) + held.extra_us
+from (
+    select i.n, i.extra_us, f.row
+    from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) as i (id, attempt, worker, extra_us, n)
+    cross join lateral (
+        select ctid as row
+        from tenure.message
+        where id = i.id
+          and leased_until > 0
+          and (i.attempt is null or attempts = i.attempt)
+          and (i.worker is null or worker = i.worker)
+        offset 0
+    ) f
+) held
+where m.ctid = held.row
+returning held.n, m.leased_until, m.lane, m.leased_until - (select now from clock) as remaining

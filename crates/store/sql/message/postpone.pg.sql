@@ -1,14 +1,24 @@
 -- A retry for later: the message waits among the scheduled ones under its own id, out of the hot path's way.
+-- Rows are found as in `complete`.
 with clock as materialized (select {now} as now),
      gone as (
          delete from tenure.message m
-         using unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::bigint[])
-             as i (id, attempt, worker, due, delay_us, keep_place, n)
-         where m.id = i.id
-           and m.leased_until > 0
-           and (i.attempt is null or m.attempts = i.attempt)
-           and (i.worker is null or m.worker = i.worker)
-         returning m.*, i.due, i.delay_us, i.keep_place, i.n
+         using (
+             select i.due, i.delay_us, i.keep_place, i.n, f.row
+             from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::bigint[])
+                 as i (id, attempt, worker, due, delay_us, keep_place, n)
+             cross join lateral (
+                 select ctid as row
+                 from tenure.message
+                 where id = i.id
+                   and leased_until > 0
+                   and (i.attempt is null or attempts = i.attempt)
+                   and (i.worker is null or worker = i.worker)
+                 offset 0
+             ) f
+         ) held
+         where m.ctid = held.row
+         returning m.*, held.due, held.delay_us, held.keep_place, held.n
      ),
      later as (
          insert into tenure.scheduled (

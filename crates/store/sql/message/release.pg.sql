@@ -1,11 +1,21 @@
 -- Back to its place, at once. `uncount` takes the attempt back when nobody ever received the message.
+-- Rows are found as in `complete`.
 update tenure.message m
 set leased_until = 0,
     worker       = null,
-    attempts     = m.attempts - i.uncount
-from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::bigint[]) as i (id, attempt, worker, uncount, n)
-where m.id = i.id
-  and m.leased_until > 0
-  and (i.attempt is null or m.attempts = i.attempt)
-  and (i.worker is null or m.worker = i.worker)
-returning i.n, m.id, m.lane
+    attempts     = m.attempts - held.uncount
+from (
+    select i.n, i.uncount, f.row
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::bigint[]) as i (id, attempt, worker, uncount, n)
+    cross join lateral (
+        select ctid as row
+        from tenure.message
+        where id = i.id
+          and leased_until > 0
+          and (i.attempt is null or attempts = i.attempt)
+          and (i.worker is null or worker = i.worker)
+        offset 0
+    ) f
+) held
+where m.ctid = held.row
+returning held.n, m.id, m.lane

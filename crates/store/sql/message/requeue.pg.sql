@@ -1,15 +1,22 @@
--- To the tail: the same message under a new id, which is its new position.
+-- To the tail: the same message under a new id, which is its new position. Rows are found as in `complete`.
 with tx as materialized (select txid_current() as id)
 update tenure.message m
-set id           = coalesce(i.new_id, nextval('tenure.message_id')),
+set id           = case when (select id from tx) > 0 then coalesce(held.new_id, nextval('tenure.message_id')) end,
     origin_id    = coalesce(m.origin_id, m.id),
     leased_until = 0,
     worker       = null
-from tx
-cross join unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, new_id, n)
-where tx.id > 0
-  and m.id = i.id
-  and m.leased_until > 0
-  and (i.attempt is null or m.attempts = i.attempt)
-  and (i.worker is null or m.worker = i.worker)
-returning i.n, m.id, m.lane
+from (
+    select i.n, i.new_id, f.row
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, new_id, n)
+    cross join lateral (
+        select ctid as row
+        from tenure.message
+        where id = i.id
+          and leased_until > 0
+          and (i.attempt is null or attempts = i.attempt)
+          and (i.worker is null or worker = i.worker)
+        offset 0
+    ) f
+) held
+where m.ctid = held.row
+returning held.n, m.id, m.lane

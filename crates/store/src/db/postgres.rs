@@ -35,7 +35,8 @@ const PINNED: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_s
 /// A connected PostgreSQL database.
 pub(crate) struct Postgres {
     pool: Pool,
-    config: Config,
+    /// Where to LISTEN: none behind a pooler that hides the server.
+    listen: Option<Config>,
     tls: MakeRustlsConnect,
     texts: Texts,
     prepared: bool,
@@ -54,7 +55,7 @@ impl Postgres {
         if config.get_application_name().is_none() {
             config.application_name("tenure");
         }
-        let listen = config.clone();
+        let listen = listening(&config, dsn);
         if !dsn.pgbouncer {
             let timeout = dsn.statement_timeout.as_millis();
             let own = config.get_options().unwrap_or_default().to_owned();
@@ -73,7 +74,7 @@ impl Postgres {
             .map_err(|error| Error::new(Kind::Database, "cannot build a connection pool").with_source(error))?;
         let postgres = Postgres {
             pool,
-            config: listen,
+            listen,
             tls,
             texts: Texts::new(&dsn.schema),
             prepared: !dsn.pgbouncer,
@@ -190,7 +191,10 @@ impl Postgres {
 
     /// A connection of its own that listens.
     pub(crate) async fn listen(&self, channel: &str) -> Result<Listener> {
-        let mut config = self.config.clone();
+        let Some(mut config) = self.listen.clone() else {
+            let message = "behind a pooler nothing can be heard: name the server itself with direct=host:port";
+            return Err(Error::new(Kind::Unsupported, message));
+        };
         config.application_name(channel);
         let (client, mut connection) = config.connect(self.tls.clone()).await.map_err(|error| self.refused(error))?;
         let (sender, notes) = mpsc::channel(1024);
@@ -207,6 +211,23 @@ impl Postgres {
         client.batch_execute(&listen).await.map_err(error_of)?;
         Ok(Listener { notes, _client: client })
     }
+}
+
+/// The configuration of the listening connection: the same, or past the pooler.
+fn listening(config: &Config, dsn: &PostgresDsn) -> Option<Config> {
+    let Some((host, port)) = &dsn.direct else { return (!dsn.pgbouncer).then(|| config.clone()) };
+    let mut direct = Config::new();
+    direct.host(host).port(*port).ssl_mode(config.get_ssl_mode());
+    if let Some(user) = config.get_user() {
+        direct.user(user);
+    }
+    if let Some(password) = config.get_password() {
+        direct.password(password);
+    }
+    if let Some(database) = config.get_dbname() {
+        direct.dbname(database);
+    }
+    Some(direct)
 }
 
 /// Yields the payload of every NOTIFY, and ends when the connection does.
@@ -369,16 +390,15 @@ impl ToSql for Value {
 
 impl ToSql for Column {
     fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Encoded {
+        // A column of nulls is not sent: `unnest` fills it up again, and the server need not unpack what is not there
+        // (eight such columns cost a third in bulk).
+        if self.is_null() {
+            return Ok(IsNull::Yes);
+        }
         let TypeKind::Array(member) = ty.kind() else {
             return Err(format!("a column of a batch needs an array, not {ty}").into());
         };
-        // The wire form of an array, written straight from the column. A column of nulls is sent empty: `unnest` fills
-        // it up again, and the server need not unpack what is not there (eight such columns cost a third in bulk).
-        if self.is_null() {
-            out.put_slice(&[0; 8]);
-            out.put_u32(member.oid());
-            return Ok(IsNull::No);
-        }
+        // The wire form of an array, written straight from the column.
         out.put_i32(1);
         let has_nulls = match self {
             Column::Ints(values) => values.iter().any(Option::is_none),
