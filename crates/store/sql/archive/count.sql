@@ -1,3 +1,3 @@
 select
     (select count(*) from tenure.archive where queue = $1 and outcome <> 'completed') as dead,
-    (select count(*) from tenure.archive where queue = $1) as total
+    (select count(*) from tenure.archive where queue = $1 and queue > 0) as total

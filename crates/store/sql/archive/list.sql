@@ -4,6 +4,7 @@ select
     key, kind, encoding, reference, payload
 from tenure.archive
 where queue = $1
+  and queue > 0
   and (not $2 or outcome <> 'completed')
   and (finished_at < $3 or (finished_at = $3 and id <= $4))
 order by finished_at desc, id desc

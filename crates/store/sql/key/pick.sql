@@ -3,6 +3,7 @@ select m.key
 from tenure.message m
 join tenure.lane l on l.id = m.lane
 where m.lane = $2
+  and m.lane > 0
   and m.key is not null
   and m.leased_until <= {now}
   and not l.paused

@@ -3,7 +3,7 @@
 -- scheduled message that keeps its place will live there again.
 select
     (select min(id) from (
-        select min(id) as id from tenure.message where lane = $1 and id >= $2
+        select min(id) as id from tenure.message where lane = $1 and lane > 0 and id >= $2
         union all
         select min(id) from tenure.scheduled where lane = $1 and id >= $2 and keep_place
     ) live) as floor,

@@ -17,6 +17,7 @@ where m.ctid = any (array(
     select ctid
     from tenure.message
     where lane = $2
+      and lane > 0
       and id >= $3
       and leased_until <= (select horizon from lane)
       and key is null

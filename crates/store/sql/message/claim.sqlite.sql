@@ -15,6 +15,7 @@ where id in (
     select id
     from tenure.message
     where lane = $2
+      and lane > 0
       and id >= $3
       and leased_until <= (select horizon from lane)
       and key is null

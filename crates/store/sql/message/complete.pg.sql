@@ -1,6 +1,5 @@
--- The rows are found one by one through the lateral subquery, which `offset 0` keeps from being flattened. As a plain
--- join the planner may turn it around once statistics call the table empty, and then every complete reads every dead row
--- (measured under an old snapshot: 6 s p99 at 1,000/s). A row that changed meanwhile has another ctid, and is left alone.
+-- The rows are found one by one through the lateral subquery, which `offset 0` keeps from being flattened: whatever the
+-- statistics say, no plan can begin with the table. A row that changed meanwhile has another ctid, and is left alone.
 delete from tenure.message m
 using (
     select i.n, f.row

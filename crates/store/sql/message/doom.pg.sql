@@ -7,6 +7,7 @@ where m.ctid = any (array(
     from tenure.message d
     join tenure.lane l on l.id = d.lane
     where d.lane = $2
+      and d.lane > 0
       and d.id >= $3
       and (d.expire_at <= {now} or (d.leased_until <= {now} and d.attempts >= coalesce(d.max_attempts, l.max_attempts)))
     order by d.id

@@ -3,6 +3,7 @@ select m.id, m.attempts, m.attempts >= coalesce(m.max_attempts, l.max_attempts) 
 from tenure.message m
 join tenure.lane l on l.id = m.lane
 where m.lane = $2
+  and m.lane > 0
   and m.id >= $3
   and m.leased_until > 0
   and m.leased_until <= {now}

@@ -3,6 +3,7 @@ select
     source_id, key, kind, encoding, reference, payload, worker, cast(null as bigint) as due_at
 from tenure.message
 where lane = $2
+  and lane > 0
   and id >= $3
   and (($4 and leased_until <= {now}) or ($5 and leased_until > {now}))
 order by id

@@ -67,7 +67,10 @@ create table tenure.message (
     autovacuum_vacuum_threshold = 10000,
     autovacuum_vacuum_cost_delay = 0
 );
-create index message_lane on tenure.message (lane, id);
+-- Partial on what is always true: only a statement that says `lane > 0` can use it. Otherwise, once statistics call the
+-- table empty, the planner looks single ids up in here, which is not ordered by them, and reads the whole index for each
+-- (measured under an old snapshot: 6 s p99 at 1,000/s). The same for the other composite indexes.
+create index message_lane on tenure.message (lane, id) where lane > 0;
 create index message_key on tenure.message (lane, key, id) where key is not null;
 create index message_origin on tenure.message (origin_id) where origin_id is not null;
 create unique index message_source on tenure.message (lane, source_id) where source_id is not null;
@@ -92,8 +95,8 @@ create table tenure.scheduled (
     reference    text,
     payload      bytea not null
 );
-create index scheduled_due on tenure.scheduled (lane, due_at, id);
-create index scheduled_lane on tenure.scheduled (lane, id);
+create index scheduled_due on tenure.scheduled (lane, due_at, id) where lane > 0;
+create index scheduled_lane on tenure.scheduled (lane, id) where lane > 0;
 create index scheduled_place on tenure.scheduled (lane, id) where keep_place;
 create index scheduled_origin on tenure.scheduled (origin_id) where origin_id is not null;
 
@@ -134,7 +137,7 @@ create table tenure.archive (
     reference    text,
     payload      bytea not null
 );
-create index archive_finished on tenure.archive (queue, finished_at, id);
+create index archive_finished on tenure.archive (queue, finished_at, id) where queue > 0;
 create index archive_dead on tenure.archive (queue, id) where outcome <> 'completed';
 create index archive_position on tenure.archive (position) where position <> id;
 

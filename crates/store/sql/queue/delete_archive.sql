@@ -1,1 +1,1 @@
-delete from tenure.archive where queue = $1
+delete from tenure.archive where queue = $1 and queue > 0

@@ -3,6 +3,7 @@ select
     buried_from, reason, source_id, key, kind, encoding, reference, payload, cast(null as bigint) as worker, due_at
 from tenure.scheduled
 where lane = $1
+  and lane > 0
   and id >= $2
 order by id
 limit $3

@@ -99,3 +99,15 @@ pub async fn script(store: &Store, text: &str) {
     let text = crate::sql::render(store.db().dialect(), &schema, text);
     store.db().script(text).await.expect("the script runs");
 }
+
+/// The plan that a PostgreSQL store makes for a statement, with `values` in the place of its parameters.
+pub async fn plan(store: &Store, name: &str, values: &[&str]) -> String {
+    let Db::Postgres(db) = store.db() else { return String::new() };
+    let (_, (text, _)) = ALL.iter().find(|(known, _)| *known == name).expect("a statement of that name");
+    let mut text = crate::sql::render(crate::sql::Dialect::Postgres, &db.schema, text);
+    for (at, value) in values.iter().enumerate().rev() {
+        text = text.replace(&format!("${}", at + 1), value);
+    }
+    let rows = store.db().inspect(format!("explain {text}")).await.expect("a plan");
+    rows.iter().map(|row| row.fields("plan").text().expect("a plan is text") + "\n").collect()
+}
