@@ -69,7 +69,7 @@ create table tenure.message (
 );
 -- Partial on what is always true: only a statement that says `lane > 0` can use it. Otherwise, once statistics call the
 -- table empty, the planner looks single ids up in here, which is not ordered by them, and reads the whole index for each
--- (measured under an old snapshot: 6 s p99 at 1,000/s). The same for the other composite indexes.
+-- (docs/adr/0005). The same for the other composite indexes.
 create index message_lane on tenure.message (lane, id) where lane > 0;
 create index message_key on tenure.message (lane, key, id) where key is not null;
 create index message_origin on tenure.message (origin_id) where origin_id is not null;
