@@ -242,19 +242,47 @@ pub(crate) async fn finish(mut tasks: JoinSet<Result<()>>) -> Result<()> {
     Ok(())
 }
 
-/// Inserts one message and notifies in the same transaction.
-pub(crate) async fn insert_and_notify(client: &Client) -> Result<()> {
-    let text = "with i as (insert into bare.m (lane, payload) values (1, $1) returning id)
-        select id, pg_notify('bare', '') from i";
-    client.query(text, &[&payload(0).into_bytes()]).await?;
-    Ok(())
+/// Bare SQL for an idle process, every statement prepared once.
+pub(crate) struct Idle {
+    client: Client,
+    insert: Statement,
+    insert_and_notify: Statement,
+    claim: Statement,
+    delete: Statement,
 }
 
-/// Claims everything that is there and returns when each was made.
-pub(crate) async fn claim_and_delete(client: &Client) -> Result<Vec<u64>> {
-    let rows = client.query(CLAIM, &[&1i64, &10i64, &0i64]).await?;
-    let seen = now();
-    let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-    client.execute(DELETE, &[&ids]).await?;
-    Ok(rows.iter().map(|row| seen.saturating_sub(crate::load::made_at(row.get(1)))).collect())
+impl Idle {
+    pub(crate) async fn connect(dsn: &str) -> Result<Self> {
+        let client = connect(dsn).await?;
+        let notify = "with i as (insert into bare.m (lane, payload) values ($1, $2) returning id)
+            select id, pg_notify('bare', '') from i";
+        Ok(Idle {
+            insert: client.prepare(INSERT).await?,
+            insert_and_notify: client.prepare(notify).await?,
+            claim: client.prepare(CLAIM).await?,
+            delete: client.prepare(DELETE).await?,
+            client,
+        })
+    }
+
+    /// Inserts one message.
+    pub(crate) async fn insert(&self) -> Result<()> {
+        self.client.query_one(&self.insert, &[&1i64, &payload(0).into_bytes()]).await?;
+        Ok(())
+    }
+
+    /// Inserts one message and notifies in the same transaction.
+    pub(crate) async fn insert_and_notify(&self) -> Result<()> {
+        self.client.query_one(&self.insert_and_notify, &[&1i64, &payload(0).into_bytes()]).await?;
+        Ok(())
+    }
+
+    /// Claims everything that is there and returns how long each took to arrive.
+    pub(crate) async fn claim_and_delete(&self) -> Result<Vec<u64>> {
+        let rows = self.client.query(&self.claim, &[&1i64, &10i64, &0i64]).await?;
+        let seen = now();
+        let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+        self.client.execute(&self.delete, &[&ids]).await?;
+        Ok(rows.iter().map(|row| seen.saturating_sub(crate::load::made_at(row.get(1)))).collect())
+    }
 }

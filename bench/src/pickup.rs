@@ -39,11 +39,33 @@ pub(crate) async fn same_process(dsn: &str) -> Result<Measured> {
         }
         Result::Ok(latencies)
     });
-    for n in 0..COUNT {
-        pause(n).await;
-        store.enqueue(&queue, None, vec![NewMessage::new(payload(0))]).await?;
-    }
+    // On a worker of the runtime, as in any service: the main thread is one wake-up further away.
+    let producer = tokio::spawn(async move {
+        for n in 0..COUNT {
+            pause(n).await;
+            store.enqueue(&queue, None, vec![NewMessage::new(payload(0))]).await?;
+        }
+        Result::Ok(())
+    });
+    producer.await??;
     Ok(measured(task.await??))
+}
+
+/// What the shortest pickup must contain: one durable insert by an idle process.
+pub(crate) async fn bare_insert(dsn: &str) -> Result<Measured> {
+    bare::reset(dsn, 0).await?;
+    let bare = bare::Idle::connect(dsn).await?;
+    let producer = tokio::spawn(async move {
+        let mut latencies = Vec::new();
+        for n in 0..COUNT {
+            pause(n).await;
+            let started = now();
+            bare.insert().await?;
+            latencies.push(now().saturating_sub(started));
+        }
+        Result::Ok(latencies)
+    });
+    Ok(measured(producer.await??))
 }
 
 /// The consumer is a process of its own: this program again.
@@ -63,12 +85,12 @@ pub(crate) async fn other_process(dsn: &str, system: &str) -> Result<Measured> {
         .spawn()?;
     let mut lines = BufReader::new(child.stdout.take().ok_or("the consumer has no output")?).lines();
     lines.next_line().await?;
-    let client = bare::connect(dsn).await?;
+    let bare = bare::Idle::connect(dsn).await?;
     for n in 0..COUNT {
         pause(n).await;
         match &ours {
             Some((store, queue)) => drop(store.enqueue(queue, None, vec![NewMessage::new(payload(0))]).await?),
-            None => bare::insert_and_notify(&client).await?,
+            None => bare.insert_and_notify().await?,
         }
     }
     let mut latencies = Vec::new();
@@ -110,12 +132,12 @@ async fn consume_bare(dsn: &str) -> Result<()> {
         }
     });
     listener.batch_execute("listen bare").await?;
-    let client = bare::connect(dsn).await?;
+    let bare = bare::Idle::connect(dsn).await?;
     println!("ready");
     let mut seen = 0;
     while seen < COUNT {
         notes.recv().await.ok_or("the bare listener ended")?;
-        for latency in bare::claim_and_delete(&client).await? {
+        for latency in bare.claim_and_delete().await? {
             println!("{latency}");
             seen += 1;
         }

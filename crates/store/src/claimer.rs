@@ -15,6 +15,7 @@ use crate::clock::{Moved, micros};
 use crate::cursor::Leased;
 use crate::db::Conn;
 use crate::error::{Error, Result};
+use crate::offer::Offer;
 use crate::ops::claim::{self, Claimed};
 use crate::ops::finish::{Finish, Verb, finish, is_one_statement};
 use crate::ops::lifecycle::burial;
@@ -39,6 +40,15 @@ pub(crate) struct Request {
     pub(crate) reply: oneshot::Sender<Result<Vec<Message>>>,
 }
 
+/// What claims must share to be served together: how long they lease, and for whom.
+pub(crate) type Terms = (Option<Duration>, Option<i64>);
+
+impl Request {
+    fn terms(&self) -> Terms {
+        (self.lease, self.worker)
+    }
+}
+
 pub(crate) struct Claimer {
     shared: Arc<Shared>,
     lanes: Vec<Arc<Lane>>,
@@ -48,6 +58,9 @@ pub(crate) struct Claimer {
     woken: Arc<Notify>,
     clock_moved: Moved,
     waiting: VecDeque<Request>,
+    /// Messages that enqueues of this process have leased for a claim that waits here.
+    handed: mpsc::UnboundedReceiver<(Terms, Message)>,
+    hands: mpsc::UnboundedSender<(Terms, Message)>,
 }
 
 impl Claimer {
@@ -58,21 +71,27 @@ impl Claimer {
         }
         let lanes = lanes.iter().map(|lane| shared.hub.lane(*lane)).collect();
         let clock_moved = shared.hub.clock.watch();
-        Claimer { shared, lanes, turn: 0, inbox, woken, clock_moved, waiting: VecDeque::new() }
+        let (hands, handed) = mpsc::unbounded_channel();
+        Claimer { shared, lanes, turn: 0, inbox, woken, clock_moved, waiting: VecDeque::new(), handed, hands }
     }
 
     pub(crate) async fn run(mut self) {
         loop {
             if self.waiting.is_empty() {
-                match tokio::time::timeout(IDLE, self.inbox.recv()).await {
-                    Ok(Some(request)) => self.waiting.push_back(request),
-                    Ok(None) => return,
-                    Err(_) if self.retire() => return,
-                    Err(_) => continue,
+                tokio::select! {
+                    request = self.inbox.recv() => match request {
+                        Some(request) => self.waiting.push_back(request),
+                        None => return,
+                    },
+                    Some((terms, message)) = self.handed.recv() => self.deliver(terms, message),
+                    () = tokio::time::sleep(IDLE) => if self.retire() { return },
                 }
             }
             while let Ok(request) = self.inbox.try_recv() {
                 self.waiting.push_back(request);
+            }
+            while let Ok((terms, message)) = self.handed.try_recv() {
+                self.deliver(terms, message);
             }
             self.waiting.retain(|request| !request.reply.is_closed());
             self.pass().await;
@@ -86,16 +105,37 @@ impl Claimer {
     /// Ends for want of work, unless a request has just come in.
     fn retire(&mut self) -> bool {
         let lanes: Vec<i64> = self.lanes.iter().map(|lane| lane.id).collect();
-        self.shared.retire(&lanes, || self.inbox.is_empty())
+        let retired = self.shared.retire(&lanes, || self.inbox.is_empty());
+        if retired {
+            self.handed.close();
+            while let Ok((terms, message)) = self.handed.try_recv() {
+                self.deliver(terms, message);
+            }
+        }
+        retired
+    }
+
+    /// Gives a message that was leased as it was enqueued to the first claim with its terms.
+    fn deliver(&mut self, terms: Terms, message: Message) {
+        let mut hand = vec![message];
+        while let Some(n) = self.waiting.iter().position(|request| request.terms() == terms)
+            && let Some(request) = self.waiting.remove(n)
+        {
+            match request.reply.send(Ok(hand)) {
+                Err(Ok(back)) => hand = back,
+                _ => return,
+            }
+        }
+        self.shared.give_back(hand);
     }
 
     /// Serves all waiting claims once, those that share lease and worker together.
     async fn pass(&mut self) {
         let mut open: VecDeque<Request> = std::mem::take(&mut self.waiting);
         while let Some(first) = open.front() {
-            let terms = (first.lease, first.worker);
+            let terms = first.terms();
             let (mut group, rest): (VecDeque<_>, VecDeque<_>) =
-                open.into_iter().partition(|request| (request.lease, request.worker) == terms);
+                open.into_iter().partition(|request| request.terms() == terms);
             open = rest;
             let wanted: usize = group.iter().map(|request| request.limit).sum();
             match self.take(wanted.min(PASS), terms.0, terms.1).await {
@@ -109,7 +149,7 @@ impl Claimer {
                             undelivered.extend(hand);
                         }
                     }
-                    self.give_back(undelivered);
+                    self.shared.give_back(undelivered);
                 }
                 Err(error) => {
                     for request in group {
@@ -135,7 +175,7 @@ impl Claimer {
 
     /// Sleeps until there is reason to look again; false when the store was closed.
     async fn park(&mut self) -> bool {
-        let hub = &self.shared.hub;
+        let hub = self.shared.hub.clone();
         let _waiting = hub.wait();
         let now = hub.steady();
         let known = self.lanes.iter().map(|lane| {
@@ -147,18 +187,24 @@ impl Claimer {
             let next = known.min().unwrap_or(Micros::MAX).saturating_sub(now);
             sleep = sleep.min(Duration::from_micros(u64::try_from(next).unwrap_or(0)));
         }
+        let terms = self.waiting.front().map_or((None, None), Request::terms);
+        let wanted = self.waiting.iter().filter(|request| request.terms() == terms).count();
+        let offer = Offer::publish(terms, wanted, self.hands.clone(), &self.lanes);
         let patience = self.waiting.iter().map(|request| request.until).min();
         let wake_at = patience.map_or(Instant::now() + sleep, |patience| patience.min(Instant::now() + sleep));
+        let mut open = true;
         tokio::select! {
             request = self.inbox.recv() => match request {
                 Some(request) => self.waiting.push_back(request),
-                None => return false,
+                None => open = false,
             },
+            Some((terms, message)) = self.handed.recv() => self.deliver(terms, message),
             () = self.woken.notified() => {}
             () = self.clock_moved.wait() => {}
             () = tokio::time::sleep_until(wake_at) => {}
         }
-        true
+        offer.withdraw(&self.lanes);
+        open
     }
 
     /// Leases up to `wanted` messages, lane by lane.
@@ -205,10 +251,7 @@ impl Claimer {
         let mut state = lane.state();
         let leased = claimed.as_ref().ok().and_then(|claimed| {
             let last = &claimed.last()?.message;
-            let deadline = match hub.clock.fixed_now() {
-                Some(_) => last.leased_until,
-                None => hub.steady().saturating_add(lease.map_or(state.lease, micros)),
-            };
+            let deadline = hub.deadline(&state, lease, last.leased_until);
             Some(Leased { last: last.id, stopped: claimed.len() == limit, deadline })
         });
         state.cursor.end(&scan, leased);
@@ -255,21 +298,6 @@ impl Claimer {
         }
         claimed.into_iter().filter(|claimed| claimed.doomed.is_none()).map(|claimed| claimed.message).collect()
     }
-
-    /// Releases what was leased for callers that have gone.
-    fn give_back(&self, messages: Vec<Message>) {
-        if messages.is_empty() {
-            return;
-        }
-        let shared = self.shared.clone();
-        let release = |message: Message| Finish { fence: message.fence(), verb: Verb::Release { uncount: true } };
-        let items: Vec<Finish> = messages.into_iter().map(release).collect();
-        tokio::spawn(async move {
-            if let Err(error) = shared.finish_now(items).await {
-                tracing::warn!(%error, "messages of a caller that went away stay leased until their lease runs out");
-            }
-        });
-    }
 }
 
 /// Looks up when the next scheduled message of a lane is due.
@@ -310,6 +338,21 @@ fn deal(messages: Vec<Message>, group: &[Request]) -> Vec<Vec<Message>> {
 }
 
 impl Shared {
+    /// Releases what was leased for callers that have gone.
+    pub(crate) fn give_back(self: &Arc<Self>, messages: Vec<Message>) {
+        if messages.is_empty() {
+            return;
+        }
+        let shared = self.clone();
+        let release = |message: Message| Finish { fence: message.fence(), verb: Verb::Release { uncount: true } };
+        let items: Vec<Finish> = messages.into_iter().map(release).collect();
+        tokio::spawn(async move {
+            if let Err(error) = shared.finish_now(items).await {
+                tracing::warn!(%error, "messages of a caller that went away stay leased until their lease runs out");
+            }
+        });
+    }
+
     /// Carries out verbs of the kernel itself, outside the combiner.
     pub(crate) async fn finish_now(&self, items: Vec<Finish>) -> Result<(), Error> {
         let clock = self.hub.clock.clone();

@@ -46,6 +46,7 @@ mod db;
 mod dsn;
 mod error;
 mod migrate;
+mod offer;
 mod ops;
 mod sql;
 mod store;

@@ -1,7 +1,7 @@
 //! The statement table: every `.sql` file of the crate, by name, per dialect. Nothing else names a file.
 //!
-//! Files are written for people and for psql: tables as `tenure.message`, parameters as `$1`, the time as `{now}`.
-//! [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
+//! Files are written for people and for psql: tables as `tenure.message`, parameters as `$1`, the time as `{now}`, the
+//! row that a fence holds as `{held}`. [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
 //! `?1` for SQLite (where `$2` would be a *named* parameter, numbered by first appearance), and the one expression
 //! that asks for the time. A file without a dialect suffix serves both.
 //!
@@ -89,6 +89,7 @@ statements! {
     MESSAGE_DOOM = pair "message/doom";
     MESSAGE_ENQUEUE = pair "message/enqueue";
     MESSAGE_ENQUEUE_LANES = postgres "message/enqueue_lanes";
+    MESSAGE_ENQUEUE_LEASED = pair "message/enqueue_leased";
     MESSAGE_ENQUEUE_ONE = postgres "message/enqueue_one";
     MESSAGE_EXPIRED = pair "message/expired";
     MESSAGE_EXPLAIN = pair "message/explain";
@@ -138,6 +139,10 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[(
 
 /// `date_part` and not `extract`, which since PostgreSQL 14 computes with numerics and costs a lone enqueue 15 µs.
 const NOW_POSTGRES: &str = "coalesce($1::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint)";
+/// The row that a fence `i (id, attempt, worker)` still holds. `offset 0` keeps the subquery from being flattened:
+/// whatever the statistics say, no plan can begin with the table.
+const HELD_POSTGRES: &str = "(select ctid as row from tenure.message where id = i.id and leased_until > 0 \
+     and (i.attempt is null or attempts = i.attempt) and (i.worker is null or worker = i.worker) offset 0)";
 /// Milliseconds are what SQLite's own clock gives.
 const NOW_SQLITE: &str = "coalesce($1, cast(unixepoch('subsec') * 1000 as integer) * 1000)";
 
@@ -148,6 +153,7 @@ pub(crate) fn render(dialect: Dialect, schema: &str, text: &str) -> String {
         Dialect::Postgres => {
             let schema = quoted(schema);
             text.replace("{now}", NOW_POSTGRES)
+                .replace("{held}", HELD_POSTGRES)
                 .replace("'tenure.", &format!("'{}.", schema.replace('\'', "''")))
                 .replace("tenure.", &format!("{schema}."))
         }

@@ -323,6 +323,11 @@ fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
     Arc::new(move |entries| {
         let shared = shared.clone();
         Box::pin(async move {
+            if let [entry] = entries.as_slice()
+                && let Some(enqueued) = shared.enqueue_offered(entry).await
+            {
+                return Ok(vec![enqueued?]);
+            }
             let plain = entries.iter().all(Entry::is_plain);
             let (clock, items) = (shared.hub.clock.clone(), entries.clone());
             let act =

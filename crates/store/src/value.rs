@@ -168,7 +168,7 @@ macro_rules! fields {
     )+};
 }
 
-use crate::db::postgres::{PgBool, PgBytes, PgInt, PgText};
+use crate::db::postgres::wire::{PgBool, PgBytes, PgInt, PgText};
 
 impl Fields<'_> {
     fields! {

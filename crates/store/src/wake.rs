@@ -17,6 +17,7 @@ use crate::cursor::Cursor;
 use crate::db::Db;
 use crate::db::postgres::Postgres;
 use crate::error::Kind;
+use crate::offer::Offer;
 use crate::types::Micros;
 
 /// The least time between two NOTIFYs of a process.
@@ -65,6 +66,8 @@ pub(crate) struct LaneState {
     /// Whether expired leases go to the tail, and how long leases last by default.
     pub(crate) tail: bool,
     pub(crate) lease: Micros,
+    /// The claim that is first in line for what is enqueued here.
+    pub(crate) offer: Option<Arc<Offer>>,
     claimers: Vec<Weak<Notify>>,
 }
 
@@ -96,6 +99,14 @@ impl Hub {
         self.clock.fixed_now().unwrap_or_else(|| crate::clock::micros(self.started.elapsed()))
     }
 
+    /// When a lease that was just given ends, on the steady clock.
+    pub(crate) fn deadline(&self, lane: &LaneState, lease: Option<Duration>, leased_until: Micros) -> Micros {
+        match self.clock.fixed_now() {
+            Some(_) => leased_until,
+            None => self.steady().saturating_add(lease.map_or(lane.lease, crate::clock::micros)),
+        }
+    }
+
     pub(crate) fn lane(&self, id: i64) -> Arc<Lane> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         let exact = self.clock.fixed_now().is_some();
@@ -106,6 +117,7 @@ impl Hub {
                 due_known_until: Micros::MIN,
                 tail: false,
                 lease: 0,
+                offer: None,
                 claimers: Vec::new(),
             };
             Arc::new(Lane { id, state: Mutex::new(state) })

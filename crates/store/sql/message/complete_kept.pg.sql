@@ -5,15 +5,7 @@ with clock as materialized (select {now} as now),
          using (
              select i.n, f.row
              from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, n)
-             cross join lateral (
-                 select ctid as row
-                 from tenure.message
-                 where id = i.id
-                   and leased_until > 0
-                   and (i.attempt is null or attempts = i.attempt)
-                   and (i.worker is null or worker = i.worker)
-                 offset 0
-             ) f
+             cross join lateral {held} f
          ) held
          where m.ctid = held.row
          returning m.*, held.n

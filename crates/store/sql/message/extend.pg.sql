@@ -6,15 +6,7 @@ set leased_until = greatest(m.leased_until, (select now from clock)) + held.extr
 from (
     select i.n, i.extra_us, f.row
     from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) as i (id, attempt, worker, extra_us, n)
-    cross join lateral (
-        select ctid as row
-        from tenure.message
-        where id = i.id
-          and leased_until > 0
-          and (i.attempt is null or attempts = i.attempt)
-          and (i.worker is null or worker = i.worker)
-        offset 0
-    ) f
+    cross join lateral {held} f
 ) held
 where m.ctid = held.row
 returning held.n, m.leased_until, m.lane, m.leased_until - (select now from clock) as remaining

@@ -7,15 +7,7 @@ with clock as materialized (select {now} as now),
              select i.due, i.delay_us, i.keep_place, i.n, f.row
              from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::bigint[])
                  as i (id, attempt, worker, due, delay_us, keep_place, n)
-             cross join lateral (
-                 select ctid as row
-                 from tenure.message
-                 where id = i.id
-                   and leased_until > 0
-                   and (i.attempt is null or attempts = i.attempt)
-                   and (i.worker is null or worker = i.worker)
-                 offset 0
-             ) f
+             cross join lateral {held} f
          ) held
          where m.ctid = held.row
          returning m.*, held.due, held.delay_us, held.keep_place, held.n

@@ -7,15 +7,7 @@ set leased_until = 0,
 from (
     select i.n, i.uncount, f.row
     from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::bigint[]) as i (id, attempt, worker, uncount, n)
-    cross join lateral (
-        select ctid as row
-        from tenure.message
-        where id = i.id
-          and leased_until > 0
-          and (i.attempt is null or attempts = i.attempt)
-          and (i.worker is null or worker = i.worker)
-        offset 0
-    ) f
+    cross join lateral {held} f
 ) held
 where m.ctid = held.row
 returning held.n, m.id, m.lane

@@ -8,15 +8,7 @@ set id           = case when (select id from tx) > 0 then coalesce(held.new_id, 
 from (
     select i.n, i.new_id, f.row
     from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, new_id, n)
-    cross join lateral (
-        select ctid as row
-        from tenure.message
-        where id = i.id
-          and leased_until > 0
-          and (i.attempt is null or attempts = i.attempt)
-          and (i.worker is null or worker = i.worker)
-        offset 0
-    ) f
+    cross join lateral {held} f
 ) held
 where m.ctid = held.row
 returning held.n, m.id, m.lane

@@ -224,6 +224,10 @@ cases! { $
         a_waiting_claim_gets_a_message_as_soon_as_there_is_one
         a_waiting_claim_ends_empty_when_its_time_is_over
         a_waiting_claim_is_woken_by_release_promotion_and_expiry
+        a_message_handed_to_a_waiting_claim_is_leased_on_its_terms
+        a_message_enqueued_into_a_paused_queue_is_not_handed_to_a_waiting_claim
+        a_message_is_not_handed_over_past_one_that_another_process_made_ready
+        messages_handed_one_by_one_are_delivered_once_each
         waiting_claims_share_fairly
         a_message_is_not_lost_when_its_claimer_goes_away
         another_process_wakes_a_waiting_claim;

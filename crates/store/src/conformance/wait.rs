@@ -50,6 +50,82 @@ pub async fn a_waiting_claim_is_woken_by_release_promotion_and_expiry(h: &Harnes
     assert_eq!((third.attempts, fourth.attempts, fourth.identity()), (3, 4, first.identity()));
 }
 
+pub async fn a_message_handed_to_a_waiting_claim_is_leased_on_its_terms(h: &Harness) {
+    let settings = Settings { expire: Some(Duration::from_secs(600)), ..Settings::default() };
+    let queue = h.queue_with(settings).await;
+    let worker = h.store.worker_register("w", None).await.unwrap().id;
+    let claim = Claim { worker: Some(worker), lease: Some(Duration::from_secs(7)), ..patient(&queue, 3) };
+    let task = waiting(h, claim).await;
+    let message = NewMessage { kind: Some("k".into()), max_attempts: Some(2), ..NewMessage::new("x") };
+    let enqueued = h.put_message(&queue, message).await;
+    let handed = task.await.unwrap().remove(0);
+    let stored = h.store.message_get(enqueued.id).await.unwrap().unwrap();
+    assert_eq!(Message { keep: true, ..handed.clone() }, stored, "what was handed over is what was stored");
+    assert_eq!((handed.attempts, handed.worker), (1, Some(worker)));
+    assert_eq!(handed.leased_until, enqueued.created_at + 7_000_000);
+    h.advance(7_000);
+    let second = h.take_one(&queue).await;
+    assert_eq!((second.id, second.attempts), (handed.id, 2));
+    assert_eq!(h.complete(handed.fence()).await, Answer::Lost);
+    assert_eq!(h.complete(second.fence()).await, Answer::Done);
+}
+
+pub async fn a_message_enqueued_into_a_paused_queue_is_not_handed_to_a_waiting_claim(h: &Harness) {
+    let queue = h.queue().await;
+    h.store.queue_pause(&queue.name).await.unwrap();
+    let mut task = waiting(h, patient(&queue, 1)).await;
+    h.put(&queue, "x").await;
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut task).await.is_err());
+    h.store.queue_resume(&queue.name).await.unwrap();
+    assert_eq!(task.await.unwrap()[0].attempts, 1);
+}
+
+pub async fn a_message_is_not_handed_over_past_one_that_another_process_made_ready(h: &Harness) {
+    let Some(other) = h.another().await else { return };
+    let queue = h.queue().await;
+    let task = waiting(h, patient(&queue, 2)).await;
+    // Both are under way before this process can have heard of the first.
+    other.enqueue(&queue, None, vec![NewMessage::new("first")]).await.unwrap();
+    h.put(&queue, "second").await;
+    let mut got = task.await.unwrap();
+    if got.len() < 2 {
+        got.extend(h.store.claim(patient(&queue, 1)).await.unwrap());
+    }
+    assert_eq!(payloads(&got), ["first", "second"]);
+}
+
+pub async fn messages_handed_one_by_one_are_delivered_once_each(h: &Harness) {
+    let queue = h.queue_with(Settings { partitions: 2, ..Settings::default() }).await;
+    let consumers = (0..4).map(|_| {
+        let (store, queue) = (h.store.clone(), queue.clone());
+        tokio::spawn(async move {
+            let mut got = Vec::new();
+            loop {
+                let claim = Claim { wait: Duration::from_millis(300), ..Claim::from_queue(&queue, 2) };
+                let messages = store.claim(claim).await.unwrap();
+                if messages.is_empty() {
+                    return got;
+                }
+                let fences: Vec<_> = messages.iter().map(Message::fence).collect();
+                assert!(store.complete(&fences).await.unwrap().iter().all(|answer| *answer == Answer::Done));
+                got.extend(messages);
+            }
+        })
+    });
+    let consumers: Vec<_> = consumers.collect();
+    for n in 0..200 {
+        h.put(&queue, &n.to_string()).await;
+    }
+    let mut got = Vec::new();
+    for consumer in consumers {
+        got.extend(consumer.await.unwrap());
+    }
+    assert!(got.iter().all(|message| message.attempts == 1));
+    let mut numbers: Vec<usize> = payloads(&got).iter().map(|payload| payload.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..200).collect::<Vec<_>>());
+}
+
 pub async fn waiting_claims_share_fairly(h: &Harness) {
     let queue = h.queue().await;
     let mut tasks = Vec::new();

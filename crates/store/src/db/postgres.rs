@@ -5,23 +5,20 @@
 //! between 2.7k/s and 9.5k/s); behind PgBouncer in transaction mode nothing is prepared and nothing is set, and each
 //! statement is planned with its real parameters instead.
 
+mod tls;
+pub(crate) mod wire;
+
 use std::error::Error as StdError;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
-use postgres_protocol::types as wire;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio::sync::mpsc;
-use tokio_postgres::types::{FromSql, IsNull, Kind as TypeKind, ToSql, Type};
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{Act, Conn};
-use crate::dsn::{PostgresDsn, Verify};
+use crate::dsn::PostgresDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlstate};
 use crate::sql::{Statement, highest_parameter, rendered};
 use crate::value::{Column, Row, Value};
@@ -47,7 +44,7 @@ pub(crate) struct Postgres {
 impl Postgres {
     /// Connects once to see that it works, so that a wrong DSN fails here and now.
     pub(crate) async fn connect(dsn: &PostgresDsn) -> Result<Self> {
-        let tls = MakeRustlsConnect::new(tls_config(dsn.verify)?);
+        let tls = MakeRustlsConnect::new(tls::config(dsn.verify)?);
         let mut config = dsn.config.clone();
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(4));
@@ -331,158 +328,6 @@ impl PgConn<'_> {
     }
 }
 
-impl Value {
-    fn pg_type(&self) -> Type {
-        match self {
-            Value::Null => Type::UNKNOWN,
-            Value::Int(_) => Type::INT8,
-            Value::Bool(_) => Type::BOOL,
-            Value::Text(_) => Type::TEXT,
-            Value::Bytes(_) => Type::BYTEA,
-            Value::Ints(_) => Type::INT8_ARRAY,
-        }
-    }
-}
-
-impl Column {
-    fn pg_type(&self) -> Type {
-        match self {
-            Column::Ints(_) => Type::INT8_ARRAY,
-            Column::Bools(_) => Type::BOOL_ARRAY,
-            Column::Texts(_) => Type::TEXT_ARRAY,
-            Column::Bytes(_) => Type::BYTEA_ARRAY,
-            Column::Nulls(_) => Type::UNKNOWN,
-        }
-    }
-}
-
-type Encoded = std::result::Result<IsNull, Box<dyn StdError + Sync + Send>>;
-
-/// An integer in whichever width the server asked for.
-fn int_to_sql(value: i64, ty: &Type, out: &mut BytesMut) -> std::result::Result<(), Box<dyn StdError + Sync + Send>> {
-    match *ty {
-        Type::INT4 => wire::int4_to_sql(i32::try_from(value)?, out),
-        Type::INT2 => wire::int2_to_sql(i16::try_from(value)?, out),
-        _ => wire::int8_to_sql(value, out),
-    }
-    Ok(())
-}
-
-impl ToSql for Value {
-    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Encoded {
-        match self {
-            Value::Null => return Ok(IsNull::Yes),
-            Value::Int(value) => int_to_sql(*value, ty, out)?,
-            Value::Bool(value) => wire::bool_to_sql(*value, out),
-            Value::Text(value) => wire::text_to_sql(value, out),
-            Value::Bytes(value) => wire::bytea_to_sql(value, out),
-            Value::Ints(values) => return values.to_sql(ty, out),
-        }
-        Ok(IsNull::No)
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true
-    }
-
-    tokio_postgres::types::to_sql_checked!();
-}
-
-impl ToSql for Column {
-    fn to_sql(&self, ty: &Type, out: &mut BytesMut) -> Encoded {
-        // A column of nulls is not sent: `unnest` fills it up again, and the server need not unpack what is not there
-        // (eight such columns cost a third in bulk).
-        if self.is_null() {
-            return Ok(IsNull::Yes);
-        }
-        let TypeKind::Array(member) = ty.kind() else {
-            return Err(format!("a column of a batch needs an array, not {ty}").into());
-        };
-        // The wire form of an array, written straight from the column.
-        out.put_i32(1);
-        let has_nulls = match self {
-            Column::Ints(values) => values.iter().any(Option::is_none),
-            Column::Texts(values) => values.iter().any(Option::is_none),
-            Column::Bools(_) | Column::Bytes(_) | Column::Nulls(_) => false,
-        };
-        out.put_i32(has_nulls.into());
-        out.put_u32(member.oid());
-        out.put_i32(i32::try_from(self.len())?);
-        out.put_i32(1);
-        match self {
-            Column::Nulls(_) => {}
-            Column::Ints(values) => {
-                let width = if *member == Type::INT4 { 4 } else { 8 };
-                for value in values {
-                    match value {
-                        None => out.put_i32(-1),
-                        Some(value) => {
-                            out.put_i32(width);
-                            int_to_sql(*value, member, out)?;
-                        }
-                    }
-                }
-            }
-            Column::Bools(values) => {
-                for value in values {
-                    out.put_i32(1);
-                    out.put_u8((*value).into());
-                }
-            }
-            Column::Texts(values) => {
-                for value in values {
-                    match value {
-                        None => out.put_i32(-1),
-                        Some(value) => {
-                            out.put_i32(i32::try_from(value.len())?);
-                            out.put_slice(value.as_bytes());
-                        }
-                    }
-                }
-            }
-            Column::Bytes(values) => {
-                for value in values {
-                    out.put_i32(i32::try_from(value.len())?);
-                    out.put_slice(value);
-                }
-            }
-        }
-        Ok(IsNull::No)
-    }
-
-    fn accepts(_: &Type) -> bool {
-        true
-    }
-
-    tokio_postgres::types::to_sql_checked!();
-}
-
-macro_rules! from_sql {
-    ($($name:ident($type:ty): $accepts:pat, $ty:ident, $raw:ident => $read:expr;)+) => {$(
-        /// Reads one kind of field; rows are decoded in place.
-        pub(crate) struct $name(pub(crate) $type);
-        impl<'a> FromSql<'a> for $name {
-            fn from_sql($ty: &Type, $raw: &'a [u8]) -> std::result::Result<Self, Box<dyn StdError + Sync + Send>> {
-                Ok($name($read))
-            }
-            fn accepts($ty: &Type) -> bool {
-                matches!(*$ty, $accepts)
-            }
-        }
-    )+};
-}
-
-from_sql! {
-    PgInt(i64): Type::INT8 | Type::INT4 | Type::INT2, ty, raw => match *ty {
-        Type::INT4 => wire::int4_from_sql(raw)?.into(),
-        Type::INT2 => wire::int2_from_sql(raw)?.into(),
-        _ => wire::int8_from_sql(raw)?,
-    };
-    PgBool(bool): Type::BOOL, _ty, raw => wire::bool_from_sql(raw)?;
-    PgText(String): Type::TEXT | Type::VARCHAR | Type::NAME, _ty, raw => wire::text_from_sql(raw)?.to_owned();
-    PgBytes(Bytes): Type::BYTEA, _ty, raw => Bytes::copy_from_slice(raw);
-}
-
 /// What the server, or the connection to it, said; for a statement that cannot have changed anything.
 fn error_of(error: tokio_postgres::Error) -> Error {
     if let Some(db) = error.as_db_error() {
@@ -515,73 +360,4 @@ fn source_of<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> 
         next = source.source();
     }
     None
-}
-
-fn tls_config(verify: Verify) -> Result<rustls::ClientConfig> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| Error::new(Kind::Unsupported, "TLS cannot be set up").with_source(error))?;
-    if verify == Verify::Nothing {
-        let verifier = Arc::new(Anyone(provider));
-        return Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth());
-    }
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in rustls_native_certs::load_native_certs().certs {
-        // A certificate of the platform that rustls cannot read is one that it will not trust: nothing is lost.
-        if let Err(error) = roots.add(certificate) {
-            tracing::debug!(%error, "a certificate of the platform was passed over");
-        }
-    }
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
-}
-
-/// `sslmode=require` encrypts without asking who is there, as libpq does: managed databases often have certificates of
-/// an authority that the platform does not know. `verify-full` asks.
-#[derive(Debug)]
-struct Anyone(Arc<rustls::crypto::CryptoProvider>);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(
-            message,
-            certificate,
-            signature,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(
-            message,
-            certificate,
-            signature,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

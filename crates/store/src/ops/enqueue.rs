@@ -1,6 +1,7 @@
 //! Enqueueing: many messages of many lanes in one statement, or with dedupe keys and due times in one transaction.
 
 use std::collections::{HashMap, HashSet, hash_map};
+use std::time::Duration;
 
 use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
@@ -9,9 +10,9 @@ use crate::ops::queue::check_duration;
 use crate::ops::{check_label, check_text, count_up};
 use crate::sql::{
     DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, LANE_GET, MESSAGE_ENQUEUE, MESSAGE_ENQUEUE_LANES,
-    MESSAGE_ENQUEUE_ONE, MESSAGE_SCHEDULE, Statement,
+    MESSAGE_ENQUEUE_LEASED, MESSAGE_ENQUEUE_ONE, MESSAGE_SCHEDULE, Statement,
 };
-use crate::types::{Due, Enqueued, NewMessage};
+use crate::types::{Due, Enqueued, Message, NewMessage};
 use crate::value::{Column, Fields, Value};
 
 /// A message on its way into a lane.
@@ -184,6 +185,64 @@ async fn insert_one(conn: &mut Conn<'_>, clock: &Clock, entry: &Entry) -> Result
     ];
     let row = conn.query_opt(MESSAGE_ENQUEUE_ONE, &params).await?.ok_or_else(gone)?;
     Ok(vec![enqueued(&mut row.fields(MESSAGE_ENQUEUE_ONE.name), false)?])
+}
+
+/// Stores one message without a key, leased to a claim that waits for it; no message: something else comes first, and
+/// this one is ready.
+pub(crate) async fn enqueue_leased(
+    conn: &mut Conn<'_>,
+    clock: &Clock,
+    entry: &Entry,
+    from: i64,
+    lease: Option<Duration>,
+    worker: Option<i64>,
+) -> Result<(Enqueued, Option<Message>)> {
+    let NewMessage { payload, expire, max_attempts, kind, encoding, reference, .. } = &entry.message;
+    let id = match conn.dialect() {
+        Dialect::Postgres => Value::Null,
+        Dialect::Sqlite => Value::Int(count_up(conn, Value::Null, 1).await?.0),
+    };
+    let params = [
+        clock.value(),
+        Value::Int(entry.lane),
+        Value::Int(from),
+        lease.map(micros).into(),
+        id,
+        worker.into(),
+        expire.map(micros).into(),
+        max_attempts.map(i64::from).into(),
+        kind.as_deref().into(),
+        encoding.as_deref().into(),
+        reference.as_deref().into(),
+        Value::Bytes(payload.clone()),
+    ];
+    let row = conn.query_opt(MESSAGE_ENQUEUE_LEASED, &params).await?.ok_or_else(gone)?;
+    let mut row = row.fields(MESSAGE_ENQUEUE_LEASED.name);
+    let enqueued = enqueued(&mut row, false)?;
+    let (leased_until, keep) = (row.int()?, row.bool()?);
+    let message = (leased_until > 0).then(|| Message {
+        id: enqueued.id,
+        origin_id: None,
+        lane: entry.lane,
+        attempts: 1,
+        max_attempts: max_attempts.map(i64::from),
+        leased_until,
+        worker,
+        created_at: enqueued.created_at,
+        expire_at: enqueued.expire_at,
+        due_at: None,
+        buried_id: None,
+        buried_from: None,
+        reason: None,
+        source_id: None,
+        key: None,
+        kind: kind.clone(),
+        encoding: encoding.clone(),
+        reference: reference.clone(),
+        payload: payload.clone(),
+        keep,
+    });
+    Ok((enqueued, message))
 }
 
 fn enqueued(row: &mut Fields<'_>, scheduled: bool) -> Result<Enqueued> {

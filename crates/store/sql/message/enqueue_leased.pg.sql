@@ -1,0 +1,29 @@
+-- One message into the hands of a claim that waits in this process: enqueue and claim in one commit. Where the lane is
+-- paused or holds something ready from the claim's cursor on, that comes first, and this message is stored ready.
+with clock as materialized (select txid_current() as tx, {now} as now),
+     lane as materialized (
+         select c.tx, c.now, l.id, l.expire_us, l.keep_completed as keep,
+                case
+                    when l.paused or exists (
+                        select 1
+                        from tenure.message
+                        where lane = $2
+                          and lane > 0
+                          and id >= $3
+                          and leased_until <= case when l.tail_on_expiry then 0 else c.now end
+                          and key is null
+                    ) then 0
+                    else c.now + coalesce($4, l.lease_us)
+                end as until
+         from clock c
+         cross join tenure.lane l
+         where l.id = $2
+     )
+insert into tenure.message (
+    id, lane, leased_until, worker, created_at, expire_at, attempts, max_attempts, kind, encoding, reference, payload
+)
+select case when tx > 0 then coalesce($5, nextval('tenure.message_id')) end, id, until,
+       case when until > 0 then $6::bigint end, now, now + coalesce($7, expire_us), case when until > 0 then 1 else 0 end,
+       $8, $9, $10, $11, $12
+from lane
+returning id, created_at, expire_at, leased_until, (select keep from lane) as keep

@@ -1,0 +1,120 @@
+//! A parked claim offers to take the next message in the enqueue's own commit: one round trip from producer to consumer
+//! instead of two, which is the whole of an idle pickup (1.4 ms to 0.7 ms, docs/adr/0006).
+//!
+//! Invariants: an offer decides nothing about order, the statement still leases nothing past a message that is ready
+//! from the cursor on; a message leased for a claim that has meanwhile been served is given back at once, uncounted; an
+//! enqueue whose caller goes away still delivers what it leased.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::mpsc;
+
+use crate::claimer::Terms;
+use crate::cursor::{Leased, Scan};
+use crate::error::{Error, Kind, Result};
+use crate::ops::enqueue::{Entry, enqueue_leased};
+use crate::store::Shared;
+use crate::types::{Enqueued, Message};
+use crate::wake::Lane;
+
+/// What a parked claimer would take, on which terms.
+pub(crate) struct Offer {
+    terms: Terms,
+    wanted: AtomicUsize,
+    hands: mpsc::UnboundedSender<(Terms, Message)>,
+}
+
+impl Offer {
+    /// Places an offer in lanes, in front of any that stands there.
+    pub(crate) fn publish(
+        terms: Terms,
+        wanted: usize,
+        hands: mpsc::UnboundedSender<(Terms, Message)>,
+        lanes: &[Arc<Lane>],
+    ) -> Arc<Self> {
+        let offer = Arc::new(Offer { terms, wanted: wanted.into(), hands });
+        for lane in lanes {
+            lane.state().offer = Some(offer.clone());
+        }
+        offer
+    }
+
+    /// Ends the offer. Messages taken under it before may still arrive.
+    pub(crate) fn withdraw(self: &Arc<Self>, lanes: &[Arc<Lane>]) {
+        self.wanted.store(0, Ordering::Relaxed);
+        for lane in lanes {
+            let offer = &mut lane.state().offer;
+            if offer.as_ref().is_some_and(|offer| Arc::ptr_eq(offer, self)) {
+                *offer = None;
+            }
+        }
+    }
+
+    fn take(&self) -> bool {
+        self.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |wanted| wanted.checked_sub(1)).is_ok()
+    }
+}
+
+impl Shared {
+    /// Enqueues a message into the hands of a parked claim; none when no claim offers, or when its lane wants a full
+    /// look first, at what is due or expired.
+    pub(crate) async fn enqueue_offered(self: &Arc<Self>, entry: &Entry) -> Option<Result<Enqueued>> {
+        if !entry.is_plain() || entry.message.key.is_some() {
+            return None;
+        }
+        let lane = self.hub.lane(entry.lane);
+        let (offer, scan) = {
+            let mut state = lane.state();
+            let now = self.hub.steady();
+            let offer = state.offer.clone()?;
+            let looked = !state.cursor.is_full_due(now) && state.due_known_until > now;
+            if !looked || state.due.is_some_and(|due| due <= now) || !offer.take() {
+                return None;
+            }
+            (offer, state.cursor.begin(now))
+        };
+        // A task of its own: what it leases must reach somebody even when the producer goes away.
+        let task = tokio::spawn(self.clone().hand_over(entry.clone(), lane, offer, scan));
+        let closed = |error| Err(Error::new(Kind::Closed, "the store was closed").with_source(error));
+        Some(task.await.unwrap_or_else(closed))
+    }
+
+    async fn hand_over(
+        self: Arc<Self>,
+        entry: Entry,
+        lane: Arc<Lane>,
+        offer: Arc<Offer>,
+        scan: Scan,
+    ) -> Result<Enqueued> {
+        let hub = &self.hub;
+        let (clock, from, (lease, worker)) = (hub.clock.clone(), scan.from, offer.terms);
+        let act = hub.db.write(move |conn| {
+            Box::pin(async move { enqueue_leased(conn, &clock, &entry, from, lease, worker).await })
+        });
+        let result = act.await;
+        {
+            let mut state = lane.state();
+            let message = result.as_ref().ok().and_then(|(_, message)| message.as_ref());
+            let leased = message.map(|message| Leased {
+                last: message.id,
+                stopped: false,
+                deadline: hub.deadline(&state, lease, message.leased_until),
+            });
+            state.cursor.end(&scan, leased);
+            if result.is_err() {
+                state.cursor.rewind();
+            }
+        }
+        let (enqueued, message) = result?;
+        match message {
+            None => hub.ready(lane.id, enqueued.id),
+            Some(message) => {
+                if let Err(mpsc::error::SendError((_, message))) = offer.hands.send((offer.terms, message)) {
+                    self.give_back(vec![message]);
+                }
+            }
+        }
+        Ok(enqueued)
+    }
+}
