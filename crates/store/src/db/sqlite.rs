@@ -138,6 +138,13 @@ fn connection(dsn: &FileDsn, writes: bool) -> Result<Connection> {
         Error::new(kind, format!("cannot open the SQLite database {}: {advice}", path.display())).with_source(error)
     };
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+    if connection.is_readonly(rusqlite::MAIN_DB).map_err(failed)? {
+        // SQLite opens such a file without a word, and refuses the first write.
+        return Err(failed(rusqlite::Error::SqliteFailure(
+            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY),
+            None,
+        )));
+    }
     connection.busy_timeout(BUSY).map_err(failed)?;
     connection.set_prepared_statement_cache_capacity(256);
     let synchronous = match dsn.durability {
