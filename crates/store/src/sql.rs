@@ -79,6 +79,7 @@ statements! {
     LANE_FLOOR = pair "lane/floor";
     LANE_GET = sqlite "lane/get";
     LANE_LIST = both "lane/list";
+    LANE_ORPHAN = both "lane/orphan";
     LANE_STATS = both "lane/stats";
     MESSAGE_BURY = pair "message/bury";
     MESSAGE_CLAIM = pair "message/claim";

@@ -1,4 +1,4 @@
--- Copies the settings of a queue into its lanes; none: of every queue, when a dead queue has gone.
+-- Copies the settings of a queue into its lanes.
 update tenure.lane
 set lease_us       = (select q.lease_us from tenure.queue q where q.id = tenure.lane.queue),
     expire_us      = (select q.expire_us from tenure.queue q where q.id = tenure.lane.queue),
@@ -8,4 +8,4 @@ set lease_us       = (select q.lease_us from tenure.queue q where q.id = tenure.
     keep_completed = (select q.retain_completed_us is not null from tenure.queue q where q.id = tenure.lane.queue),
     tail_on_expiry = (select q.tail_on_expiry from tenure.queue q where q.id = tenure.lane.queue),
     paused         = (select q.paused_at is not null from tenure.queue q where q.id = tenure.lane.queue)
-where cast($1 as bigint) is null or queue = $1
+where queue = $1

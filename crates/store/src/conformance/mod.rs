@@ -114,6 +114,7 @@ cases! { $
         lists_are_sorted_start_at_the_pivot_and_keep_to_the_namespace
         an_update_replaces_settings_and_keeps_partitions
         a_deleted_queue_takes_everything_with_it
+        queues_are_created_and_deleted_side_by_side
         a_missing_queue_is_named_in_the_error
         a_paused_queue_hands_out_nothing_and_resumes
         a_dead_queue_must_exist_and_not_have_its_own;

@@ -110,6 +110,28 @@ pub async fn a_deleted_queue_takes_everything_with_it(h: &Harness) {
     assert!(!h.put_message(&queue, again).await.duplicate);
 }
 
+pub async fn queues_are_created_and_deleted_side_by_side(h: &Harness) {
+    // Each with a dead queue of its own: deletes that touched other queues' rows used to end in deadlocks.
+    let queues = (0..12).map(|n| {
+        let store = h.store.clone();
+        tokio::spawn(async move {
+            let (name, dead) = (format!("jobs-{n}"), format!("dead-{n}"));
+            for _ in 0..5 {
+                store.queue_create(&dead, Settings::default()).await.unwrap();
+                let settings = Settings { partitions: 8, dead_queue: Some(dead.clone()), ..Settings::default() };
+                store.queue_create(&name, settings).await.unwrap();
+                store.queue_delete(&dead).await.unwrap();
+                store.queue_delete(&name).await.unwrap();
+            }
+        })
+    });
+    for queue in queues.collect::<Vec<_>>() {
+        queue.await.unwrap();
+    }
+    assert!(h.store.queue_list("", None, 100).await.unwrap().is_empty());
+    h.store.verify().await.unwrap();
+}
+
 pub async fn a_missing_queue_is_named_in_the_error(h: &Harness) {
     let errors = [
         h.store.queue_get("nope").await.unwrap_err(),

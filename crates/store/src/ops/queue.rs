@@ -121,9 +121,9 @@ impl Store {
                 let Some(queue) = get(conn, &owned).await? else { return Ok(None) };
                 let id = [Value::Int(queue.id)];
                 conn.execute(QUEUE_ORPHAN, &id).await?;
+                conn.execute(LANE_ORPHAN, &id).await?;
                 conn.execute(QUEUE_DELETE, &id).await?;
                 conn.execute(QUEUE_DELETE_LANES, &id).await?;
-                conn.execute(LANE_CONFIGURE, &[Value::Null]).await?;
                 conn.execute(QUEUE_DELETE_ARCHIVE, &id).await?;
                 conn.execute(QUEUE_DELETE_DEDUPE, &id).await?;
                 let gone = delete_lanes(conn, &queue.lanes).await?;
