@@ -48,6 +48,7 @@ mod error;
 mod migrate;
 mod offer;
 mod ops;
+mod receipt;
 mod sql;
 mod store;
 mod types;
@@ -58,6 +59,6 @@ pub use clock::Clock;
 pub use error::{Error, Kind, Result};
 pub use store::{Backend, Store};
 pub use types::{
-    Answer, Archived, Claim, Clear, Due, Enqueued, Event, Fence, Heartbeat, Import, KeyBatch, LaneStats, Message,
-    Micros, NewMessage, Outcome, Place, Queue, Settings, State, Worker, WorkerStatus,
+    Answer, Archived, Census, Claim, Clear, Due, Enqueued, Event, Fence, Heartbeat, Import, KeyBatch, LaneStats,
+    Message, Micros, NewMessage, Outcome, Place, Queue, Settings, State, Worker, WorkerStatus,
 };

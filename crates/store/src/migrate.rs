@@ -1,6 +1,6 @@
 //! Migrations: applied in order, once, under a lock; and `verify`, which only looks.
 //!
-//! Invariants: migrations make tables and indexes and nothing else; a released one is never edited; both dialects have
+//! Invariants: migrations make tables, indexes and functions and nothing else; a released one is never edited; both dialects have
 //! the same numbers; an old program refuses a database whose newer migrations say that they break it.
 
 use std::collections::BTreeSet;

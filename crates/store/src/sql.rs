@@ -81,6 +81,7 @@ statements! {
     LANE_LIST = both "lane/list";
     LANE_ORPHAN = both "lane/orphan";
     LANE_STATS = both "lane/stats";
+    MESSAGE_ARCHIVE = pair "message/archive";
     MESSAGE_BURY = pair "message/bury";
     MESSAGE_CLAIM = pair "message/claim";
     MESSAGE_CLEAR = both "message/clear";
@@ -103,6 +104,8 @@ statements! {
     MESSAGE_REQUEUE = pair "message/requeue";
     MESSAGE_RESERVE = sqlite "message/reserve";
     MESSAGE_SCHEDULE = pair "message/schedule";
+    QUEUE_BUSY = both "queue/busy";
+    QUEUE_CENSUS = both "queue/census";
     QUEUE_CREATE = both "queue/create";
     QUEUE_DELETE = both "queue/delete";
     QUEUE_DELETE_ARCHIVE = both "queue/delete_archive";
@@ -110,6 +113,7 @@ statements! {
     QUEUE_DELETE_LANES = both "queue/delete_lanes";
     QUEUE_GET = both "queue/get";
     QUEUE_LIST = both "queue/list";
+    QUEUE_NAME = both "queue/name";
     QUEUE_ORPHAN = both "queue/orphan";
     QUEUE_PAUSE = both "queue/pause";
     QUEUE_UPDATE = both "queue/update";
@@ -131,12 +135,20 @@ statements! {
 }
 
 /// Every migration in order: number, name, PostgreSQL text, SQLite text.
-pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[(
-    1,
-    "init",
-    include_str!("../sql/migrations/0001_init.pg.sql"),
-    include_str!("../sql/migrations/0001_init.sqlite.sql"),
-)];
+pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
+    (
+        1,
+        "init",
+        include_str!("../sql/migrations/0001_init.pg.sql"),
+        include_str!("../sql/migrations/0001_init.sqlite.sql"),
+    ),
+    (
+        2,
+        "functions",
+        include_str!("../sql/migrations/0002_functions.pg.sql"),
+        include_str!("../sql/migrations/0002_functions.sqlite.sql"),
+    ),
+];
 
 /// `date_part` and not `extract`, which since PostgreSQL 14 computes with numerics and costs a lone enqueue 15 µs.
 const NOW_POSTGRES: &str = "coalesce($1::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint)";

@@ -20,6 +20,7 @@ use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::enqueue::{Entry, check, enqueue, lane_of_key};
 use crate::ops::finish::{Finish, Finished, Verb, finish, is_one_statement};
 use crate::ops::queue::check_duration;
+use crate::receipt::Receipt;
 use crate::types::{Answer, Claim, Due, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue};
 use crate::wake::Hub;
 
@@ -156,16 +157,14 @@ impl Store {
         &self.inner.shared
     }
 
+    /// A message became ready, with a key or without.
     pub(crate) fn ready(&self, lane: i64, id: i64) {
         self.inner.shared.hub.ready(lane, id);
+        self.inner.shared.hub.ready_key(lane, id);
     }
 
     pub(crate) fn ready_somewhere(&self, lane: i64) {
         self.inner.shared.hub.ready_somewhere(lane);
-    }
-
-    pub(crate) fn wake_all(&self) {
-        self.inner.shared.hub.wake_all();
     }
 
     pub(crate) fn announce(&self, finished: &[Finished]) {
@@ -182,6 +181,18 @@ impl Store {
         partition: Option<u32>,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>> {
+        let entries = self.entries(queue, partition, messages)?;
+        let bytes = entries.iter().map(Entry::bytes).sum();
+        self.inner.enqueues.call(entries, bytes).await
+    }
+
+    /// Checks messages and chooses their lanes.
+    pub(crate) fn entries(
+        &self,
+        queue: &Queue,
+        partition: Option<u32>,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Entry>> {
         let lane = match partition {
             Some(partition) => *queue
                 .lanes
@@ -195,8 +206,7 @@ impl Store {
             let lane = message.key.as_ref().map_or(lane, |key| lane_of_key(&queue.lanes, key));
             entries.push(Entry { queue: queue.id, lane, message });
         }
-        let bytes = entries.iter().map(Entry::bytes).sum();
-        self.inner.enqueues.call(entries, bytes).await
+        Ok(entries)
     }
 
     /// Leases messages: at once if there are any, else as soon as there are, else none when the wait is over.
@@ -211,12 +221,18 @@ impl Store {
         let until = Instant::now().checked_add(claim.wait).unwrap_or_else(|| Instant::now() + CENTURY);
         let Claim { lanes, limit, lease, worker, .. } = claim;
         self.inner.shared.send(lanes, Request { limit, lease, worker, until, reply });
-        answer.await.map_err(|_| Error::new(Kind::Closed, "the store was closed"))?
+        Receipt::new(answer, |messages| self.inner.shared.give_back(messages)).wait().await
     }
 
     /// Completes messages. One answer each.
     pub async fn complete(&self, fences: &[Fence]) -> Result<Vec<Answer>> {
         self.finish(fences, |_| Verb::Complete).await
+    }
+
+    /// Completes messages and keeps no copy, whatever the queue's retention says. One answer each.
+    pub async fn discard(&self, fences: &[Fence]) -> Result<Vec<Answer>> {
+        let fences: Vec<Fence> = fences.iter().map(|fence| Fence { keep: false, ..*fence }).collect();
+        self.finish(&fences, |_| Verb::Complete).await
     }
 
     /// Gives messages back to their places, at once. Their attempts stay counted.
@@ -338,6 +354,7 @@ fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
                 match answer.due_at {
                     Some(_) => shared.hub.due(entry.lane),
                     None if answer.duplicate => {}
+                    None if entry.message.key.is_some() => shared.hub.ready_key(entry.lane, answer.id),
                     None => match least.iter_mut().rfind(|(lane, _)| *lane == entry.lane) {
                         Some((_, id)) => *id = answer.id.min(*id),
                         None => least.push((entry.lane, answer.id)),

@@ -105,6 +105,8 @@ pub struct NewMessage {
     pub encoding: Option<String>,
     /// Anything else the caller wants to see again.
     pub reference: Option<String>,
+    /// The worker that enqueues it.
+    pub producer: Option<i64>,
 }
 
 impl NewMessage {
@@ -155,6 +157,8 @@ pub struct Message {
     pub leased_until: Micros,
     /// Who leased it.
     pub worker: Option<i64>,
+    /// When it was last leased.
+    pub leased_at: Option<Micros>,
     /// When it was enqueued.
     pub created_at: Micros,
     /// When it expires.
@@ -177,6 +181,8 @@ pub struct Message {
     pub encoding: Option<String>,
     /// What the producer wanted to see again.
     pub reference: Option<String>,
+    /// The worker that enqueued it.
+    pub producer: Option<i64>,
     /// The bytes.
     pub payload: Bytes,
     /// Whether its queue kept completed messages when it was leased.
@@ -210,6 +216,8 @@ impl Message {
             kind: None,
             encoding: None,
             reference: None,
+            producer: None,
+            leased_at: None,
             payload: Bytes::new(),
             keep: false,
         }
@@ -346,6 +354,8 @@ pub struct Archived {
     pub reason: Option<String>,
     /// Who held it last.
     pub worker: Option<i64>,
+    /// When it was last leased.
+    pub leased_at: Option<Micros>,
     /// How often it was delivered.
     pub attempts: i64,
     /// Its own limit of attempts.
@@ -364,6 +374,8 @@ pub struct Archived {
     pub encoding: Option<String>,
     /// What the producer wanted to see again.
     pub reference: Option<String>,
+    /// The worker that enqueued it.
+    pub producer: Option<i64>,
     /// The bytes.
     pub payload: Bytes,
 }
@@ -381,10 +393,31 @@ pub struct LaneStats {
     pub scheduled: u64,
     /// How long the oldest ready message has been waiting.
     pub oldest_ready: Option<Duration>,
+    /// When that one was enqueued.
+    pub oldest_ready_at: Option<Micros>,
+    /// When the newest message, ready or leased, was enqueued.
+    pub newest_at: Option<Micros>,
     /// How old the messages of the lane are on average.
     pub average_age: Option<Duration>,
     /// How much longer its leases last on average.
     pub average_lease_left: Option<Duration>,
+}
+
+/// What a whole database holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Queues.
+    pub queues: u64,
+    /// Workers, stopped ones included.
+    pub workers: u64,
+    /// Workers that were heard of lately.
+    pub active_workers: u64,
+    /// Finished messages that are remembered.
+    pub archived: u64,
+    /// Those of them that are dead.
+    pub dead: u64,
+    /// The newest migration.
+    pub schema_version: i64,
 }
 
 /// Which messages `clear` removes.

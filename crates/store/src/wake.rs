@@ -69,6 +69,8 @@ pub(crate) struct LaneState {
     /// The claim that is first in line for what is enqueued here.
     pub(crate) offer: Option<Arc<Offer>>,
     claimers: Vec<Weak<Notify>>,
+    /// The same for messages with keys, which are claimed apart.
+    key_claimers: Vec<Weak<Notify>>,
 }
 
 impl Lane {
@@ -119,6 +121,7 @@ impl Hub {
                 lease: 0,
                 offer: None,
                 claimers: Vec::new(),
+                key_claimers: Vec::new(),
             };
             Arc::new(Lane { id, state: Mutex::new(state) })
         };
@@ -133,9 +136,27 @@ impl Hub {
         state.claimers.push(Arc::downgrade(claimer));
     }
 
-    /// A message became ready at this position, by a commit of this process.
+    /// Registers a claimer to be woken when a key may have become free in a lane.
+    pub(crate) fn subscribe_keys(&self, lane: i64, claimer: &Arc<Notify>) {
+        let lane = self.lane(lane);
+        let mut state = lane.state();
+        state.key_claimers.retain(|known| known.strong_count() > 0);
+        state.key_claimers.push(Arc::downgrade(claimer));
+    }
+
+    /// A message without a key became ready at this position, by a commit of this process.
     pub(crate) fn ready(&self, lane: i64, id: i64) {
         self.ready_here(lane, |state| state.cursor.lower(id));
+        self.tell_others(lane, id);
+    }
+
+    /// A message with a key became ready, or a key became free.
+    pub(crate) fn ready_key(&self, lane: i64, id: i64) {
+        self.key_ready_here(lane);
+        self.tell_others(lane, id);
+    }
+
+    fn tell_others(&self, lane: i64, id: i64) {
         if matches!(self.db, Db::Postgres(_)) {
             let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
             outbox.entry(lane).and_modify(|least| *least = id.min(*least)).or_insert(id);
@@ -147,13 +168,19 @@ impl Hub {
     /// Something may have become ready somewhere in this lane.
     pub(crate) fn ready_somewhere(&self, lane: i64) {
         self.ready_here(lane, |state| state.cursor.rewind());
-        self.ready(lane, i64::MAX);
+        self.ready_key(lane, i64::MAX);
     }
 
     /// A message of this lane will be ready later: whoever waits must look up when.
     pub(crate) fn due(&self, lane: i64) {
         self.ready_here(lane, |state| state.due_known_until = Micros::MIN);
-        self.ready(lane, i64::MAX);
+        self.ready_key(lane, i64::MAX);
+    }
+
+    fn key_ready_here(&self, lane: i64) {
+        for claimer in self.lane(lane).state().key_claimers.iter().filter_map(Weak::upgrade) {
+            claimer.notify_one();
+        }
     }
 
     fn ready_here(&self, lane: i64, change: impl FnOnce(&mut LaneState)) {
@@ -176,6 +203,7 @@ impl Hub {
                 state.cursor.rewind();
                 state.due_known_until = Micros::MIN;
             });
+            self.key_ready_here(lane.id);
         }
     }
 
@@ -228,7 +256,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-fn channel(schema: &str) -> String {
+pub(crate) fn channel(schema: &str) -> String {
     // A channel's name has at most 63 bytes.
     let name = format!("tenure:{schema}");
     name.chars()
@@ -240,7 +268,7 @@ fn channel(schema: &str) -> String {
 }
 
 /// `sender lane:position lane:position …`
-fn payload(me: u64, ready: &HashMap<i64, i64>) -> Vec<String> {
+pub(crate) fn payload(me: u64, ready: &HashMap<i64, i64>) -> Vec<String> {
     let mut payloads = vec![format!("{me:x}")];
     for (lane, id) in ready {
         let part = format!(" {lane}:{id}");
@@ -334,6 +362,7 @@ fn heard(hub: &Hub, note: &str) {
                 }
                 id => state.cursor.lower(id),
             });
+            hub.key_ready_here(lane);
         }
     }
 }

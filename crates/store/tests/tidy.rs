@@ -94,7 +94,8 @@ fn dialects_part_in_few_places() {
 
 #[test]
 fn statements_ask_for_the_time_in_one_way() {
-    for (name, text) in statements::texts() {
+    // A function of the database has no parameter for the time.
+    for (name, text) in statements::texts().into_iter().filter(|(name, _)| !name.starts_with("migrations")) {
         let code: String = text.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
         for clock in ["now()", "current_timestamp", "clock_timestamp", "unixepoch", "datetime(", "strftime"] {
             assert!(!code.contains(clock), "{name} uses {clock}: write {{now}}");

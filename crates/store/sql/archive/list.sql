@@ -1,7 +1,7 @@
 -- Newest first, from a pivot (finished_at, id) downwards.
 select
-    id, queue, lane, outcome, reason, worker, attempts, max_attempts, created_at, finished_at, expire_at,
-    key, kind, encoding, reference, payload
+    id, queue, lane, outcome, reason, worker, leased_at, attempts, max_attempts, created_at, finished_at, expire_at,
+    key, kind, encoding, reference, producer, payload
 from tenure.archive
 where queue = $1
   and queue > 0

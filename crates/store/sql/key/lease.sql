@@ -2,13 +2,14 @@
 update tenure.message
 set leased_until = $4,
     attempts     = attempts + 1,
-    worker       = $5
+    worker       = $5,
+    leased_at    = {now}
 where lane = $2
   and key = $3
   and leased_until <= {now}
 returning
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts,
-    buried_id, buried_from, reason, source_id, key, kind, encoding, reference, payload,
+    buried_id, buried_from, reason, source_id, key, kind, encoding, reference, producer, payload, leased_at,
     attempts > coalesce(max_attempts, (select l.max_attempts from tenure.lane l where l.id = $2)) as exhausted,
     expire_at <= {now} as expired,
     true as keep

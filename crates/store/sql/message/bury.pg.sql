@@ -38,11 +38,11 @@ with tx as materialized (select txid_current() as id),
      ),
      kept as (
          insert into tenure.archive (
-             id, position, queue, lane, outcome, reason, worker, attempts, max_attempts, created_at, finished_at,
-             expire_at, key, kind, encoding, reference, payload
+             id, position, queue, lane, outcome, reason, worker, leased_at, attempts, max_attempts, created_at, finished_at,
+             expire_at, key, kind, encoding, reference, producer, payload
          )
-         select coalesce(g.origin_id, g.id), g.id, g.queue, g.lane, g.outcome, g.why, g.worker, g.attempts - g.uncount,
-                g.max_attempts, g.created_at, c.now, g.expire_at, g.key, g.kind, g.encoding, g.reference, g.payload
+         select coalesce(g.origin_id, g.id), g.id, g.queue, g.lane, g.outcome, g.why, g.worker, g.leased_at, g.attempts - g.uncount,
+                g.max_attempts, g.created_at, c.now, g.expire_at, g.key, g.kind, g.encoding, g.reference, g.producer, g.payload
          from clock c
          cross join gone g
      )

@@ -1,11 +1,11 @@
 -- SQLite has no writable CTEs: the same moves, one after the other in one transaction. The archive first; what is
 -- then still leased has a dead queue to go to.
 insert into tenure.archive (
-    id, position, queue, lane, outcome, reason, worker, attempts, max_attempts, created_at, finished_at,
-    expire_at, key, kind, encoding, reference, payload
+    id, position, queue, lane, outcome, reason, worker, leased_at, attempts, max_attempts, created_at, finished_at,
+    expire_at, key, kind, encoding, reference, producer, payload
 )
-select coalesce(m.origin_id, m.id), m.id, l.queue, m.lane, $6, $7, m.worker, m.attempts - $8,
-       m.max_attempts, m.created_at, {now}, m.expire_at, m.key, m.kind, m.encoding, m.reference, m.payload
+select coalesce(m.origin_id, m.id), m.id, l.queue, m.lane, $6, $7, m.worker, m.leased_at, m.attempts - $8,
+       m.max_attempts, m.created_at, {now}, m.expire_at, m.key, m.kind, m.encoding, m.reference, m.producer, m.payload
 from tenure.message m
 join tenure.lane l on l.id = m.lane
 where m.id = $2

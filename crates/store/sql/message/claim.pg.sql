@@ -4,7 +4,11 @@
 with clock as materialized (select {now} as now),
      lane as materialized (
          select c.now, l.max_attempts, l.keep_completed as keep, c.now + coalesce($5, l.lease_us) as until,
-                case when l.paused then -1 when l.tail_on_expiry then 0 else c.now end as horizon
+                case
+                    when l.paused or exists (select 1 from tenure.worker w where w.id = $6 and w.status <> 'ready') then -1
+                    when l.tail_on_expiry then 0
+                    else c.now
+                end as horizon
          from clock c
          cross join tenure.lane l
          where l.id = $2
@@ -12,7 +16,8 @@ with clock as materialized (select {now} as now),
 update tenure.message m
 set leased_until = (select until from lane),
     attempts     = m.attempts + 1,
-    worker       = $6
+    worker       = $6,
+    leased_at    = (select now from lane)
 where m.ctid = any (array(
     select ctid
     from tenure.message
@@ -27,7 +32,7 @@ where m.ctid = any (array(
 ))
 returning
     m.id, m.lane, m.leased_until, m.created_at, m.expire_at, m.origin_id, m.attempts, m.max_attempts,
-    m.buried_id, m.buried_from, m.reason, m.source_id, m.key, m.kind, m.encoding, m.reference, m.payload,
+    m.buried_id, m.buried_from, m.reason, m.source_id, m.key, m.kind, m.encoding, m.reference, m.producer, m.payload, m.leased_at,
     m.attempts > coalesce(m.max_attempts, (select max_attempts from lane)) as exhausted,
     m.expire_at <= (select now from lane) as expired,
     (select keep from lane) as keep

@@ -2,7 +2,11 @@
 with clock as (select {now} as now),
      lane as (
          select c.now, l.max_attempts, l.keep_completed as keep, c.now + coalesce($5, l.lease_us) as until,
-                case when l.paused then -1 when l.tail_on_expiry then 0 else c.now end as horizon
+                case
+                    when l.paused or exists (select 1 from tenure.worker w where w.id = $6 and w.status <> 'ready') then -1
+                    when l.tail_on_expiry then 0
+                    else c.now
+                end as horizon
          from clock c
          cross join tenure.lane l
          where l.id = $2
@@ -10,7 +14,8 @@ with clock as (select {now} as now),
 update tenure.message
 set leased_until = (select until from lane),
     attempts     = attempts + 1,
-    worker       = $6
+    worker       = $6,
+    leased_at    = (select now from lane)
 where id in (
     select id
     from tenure.message
@@ -24,7 +29,7 @@ where id in (
 )
 returning
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts,
-    buried_id, buried_from, reason, source_id, key, kind, encoding, reference, payload,
+    buried_id, buried_from, reason, source_id, key, kind, encoding, reference, producer, payload, leased_at,
     attempts > coalesce(max_attempts, (select max_attempts from lane)) as exhausted,
     expire_at <= (select now from lane) as expired,
     (select keep from lane) as keep

@@ -12,11 +12,11 @@ with clock as materialized (select {now} as now),
      ),
      kept as (
          insert into tenure.archive (
-             id, position, queue, lane, outcome, reason, worker, attempts, max_attempts, created_at, finished_at,
-             expire_at, key, kind, encoding, reference, payload
+             id, position, queue, lane, outcome, reason, worker, leased_at, attempts, max_attempts, created_at, finished_at,
+             expire_at, key, kind, encoding, reference, producer, payload
          )
-         select coalesce(g.origin_id, g.id), g.id, l.queue, g.lane, 'completed', null, g.worker, g.attempts,
-                g.max_attempts, g.created_at, c.now, g.expire_at, g.key, g.kind, g.encoding, g.reference, g.payload
+         select coalesce(g.origin_id, g.id), g.id, l.queue, g.lane, 'completed', null, g.worker, g.leased_at, g.attempts,
+                g.max_attempts, g.created_at, c.now, g.expire_at, g.key, g.kind, g.encoding, g.reference, g.producer, g.payload
          from clock c
          cross join gone g
          join tenure.lane l on l.id = g.lane

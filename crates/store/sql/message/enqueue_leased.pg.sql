@@ -4,7 +4,7 @@ with clock as materialized (select txid_current() as tx, {now} as now),
      lane as materialized (
          select c.tx, c.now, l.id, l.expire_us, l.keep_completed as keep,
                 case
-                    when l.paused or exists (
+                    when l.paused or exists (select 1 from tenure.worker w where w.id = $6 and w.status <> 'ready') or exists (
                         select 1
                         from tenure.message
                         where lane = $2
@@ -20,10 +20,10 @@ with clock as materialized (select txid_current() as tx, {now} as now),
          where l.id = $2
      )
 insert into tenure.message (
-    id, lane, leased_until, worker, created_at, expire_at, attempts, max_attempts, kind, encoding, reference, payload
+    id, lane, leased_until, worker, leased_at, created_at, expire_at, attempts, max_attempts, kind, encoding, reference, producer, payload
 )
 select case when tx > 0 then coalesce($5, nextval('tenure.message_id')) end, id, until,
-       case when until > 0 then $6::bigint end, now, now + coalesce($7, expire_us), case when until > 0 then 1 else 0 end,
-       $8, $9, $10, $11, $12
+       case when until > 0 then $6::bigint end, case when until > 0 then now end, now, now + coalesce($7, expire_us), case when until > 0 then 1 else 0 end,
+       $8, $9, $10, $11, $12, $13
 from lane
 returning id, created_at, expire_at, leased_until, (select keep from lane) as keep

@@ -3,7 +3,7 @@ with clock as (select {now} as now),
      lane as (
          select c.now, l.id, l.expire_us, l.keep_completed as keep,
                 case
-                    when l.paused or exists (
+                    when l.paused or exists (select 1 from tenure.worker w where w.id = $6 and w.status <> 'ready') or exists (
                         select 1
                         from tenure.message
                         where lane = $2
@@ -19,9 +19,9 @@ with clock as (select {now} as now),
          where l.id = $2
      )
 insert into tenure.message (
-    id, lane, leased_until, worker, created_at, expire_at, attempts, max_attempts, kind, encoding, reference, payload
+    id, lane, leased_until, worker, leased_at, created_at, expire_at, attempts, max_attempts, kind, encoding, reference, producer, payload
 )
-select $5, id, until, case when until > 0 then $6 end, now, now + coalesce($7, expire_us), until > 0,
-       $8, $9, $10, $11, $12
+select $5, id, until, case when until > 0 then $6 end, case when until > 0 then now end, now, now + coalesce($7, expire_us), until > 0,
+       $8, $9, $10, $11, $12, $13
 from lane
 returning id, created_at, expire_at, leased_until, (select keep_completed from tenure.lane where id = $2) as keep

@@ -1,6 +1,6 @@
 select
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts, buried_id, buried_from, reason,
-    source_id, key, kind, encoding, reference, payload, worker, cast(null as bigint) as due_at
+    source_id, key, kind, encoding, reference, producer, payload, leased_at, worker, cast(null as bigint) as due_at
 from tenure.message
 where lane = $2
   and lane > 0

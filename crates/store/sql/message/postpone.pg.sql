@@ -15,11 +15,11 @@ with clock as materialized (select {now} as now),
      later as (
          insert into tenure.scheduled (
              id, lane, due_at, keep_place, created_at, expire_at, origin_id, attempts, max_attempts, buried_id,
-             buried_from, reason, source_id, key, kind, encoding, reference, payload
+             buried_from, reason, source_id, key, kind, encoding, reference, producer, payload
          )
          select g.id, g.lane, coalesce(g.due, c.now + g.delay_us), g.keep_place, g.created_at, g.expire_at,
                 g.origin_id, g.attempts, g.max_attempts, g.buried_id, g.buried_from, g.reason, g.source_id, g.key,
-                g.kind, g.encoding, g.reference, g.payload
+                g.kind, g.encoding, g.reference, g.producer, g.payload
          from clock c
          cross join gone g
      )

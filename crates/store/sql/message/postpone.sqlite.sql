@@ -1,11 +1,11 @@
 -- SQLite has no writable CTEs: copy, then delete, in one transaction.
 insert into tenure.scheduled (
     id, lane, due_at, keep_place, created_at, expire_at, origin_id, attempts, max_attempts, buried_id,
-    buried_from, reason, source_id, key, kind, encoding, reference, payload
+    buried_from, reason, source_id, key, kind, encoding, reference, producer, payload
 )
 select id, lane, coalesce($5, {now} + $6), $7, created_at, expire_at,
        origin_id, attempts, max_attempts, buried_id, buried_from, reason, source_id, key,
-       kind, encoding, reference, payload
+       kind, encoding, reference, producer, payload
 from tenure.message
 where id = $2
   and leased_until > 0

@@ -6,15 +6,15 @@ with clock as materialized (select txid_current() as tx, {now} as now),
          left join tenure.lane l on l.id = d.id
      )
 insert into tenure.scheduled (
-    id, lane, due_at, keep_place, created_at, expire_at, attempts, max_attempts, key, kind, encoding, reference, payload
+    id, lane, due_at, keep_place, created_at, expire_at, attempts, max_attempts, key, kind, encoding, reference, producer, payload
 )
 select case when (select tx from clock) > 0 then coalesce(i.id, nextval('tenure.message_id')) end,
        ((select ids from lanes))[coalesce(i.lane, 1)], coalesce(i.due, (select now from clock) + i.delay_us), false,
        (select now from clock), coalesce(i.due, (select now from clock) + i.delay_us)
            + coalesce(i.expire_us, ((select expiries from lanes))[coalesce(i.lane, 1)]), 0,
-       i.max_attempts, i.key, i.kind, i.encoding, i.reference, i.payload
+       i.max_attempts, i.key, i.kind, i.encoding, i.reference, i.producer, i.payload
 from unnest(
-    $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::text[], $8::text[], $9::text[], $10::text[], $11::bytea[],
-    $12::bigint[], $13::bigint[]
-) as i (id, lane, expire_us, max_attempts, key, kind, encoding, reference, payload, due, delay_us)
+    $3::bigint[], $4::bigint[], $5::bigint[], $6::integer[], $7::text[], $8::text[], $9::text[], $10::text[], $11::bigint[], $12::bytea[],
+    $13::bigint[], $14::bigint[]
+) as i (id, lane, expire_us, max_attempts, key, kind, encoding, reference, producer, payload, due, delay_us)
 returning id, created_at, expire_at, due_at

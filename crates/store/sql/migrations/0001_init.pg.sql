@@ -49,6 +49,7 @@ create table tenure.message (
     expire_at    bigint,
     origin_id    bigint,
     worker       bigint,
+    leased_at    bigint,
     attempts     integer not null,
     max_attempts integer,
     buried_id    bigint,
@@ -59,6 +60,7 @@ create table tenure.message (
     kind         text,
     encoding     text,
     reference    text,
+    producer     bigint,
     payload      bytea not null
 ) with (
     fillfactor = 50,
@@ -93,6 +95,7 @@ create table tenure.scheduled (
     kind         text,
     encoding     text,
     reference    text,
+    producer     bigint,
     payload      bytea not null
 );
 create index scheduled_due on tenure.scheduled (lane, due_at, id) where lane > 0;
@@ -126,6 +129,7 @@ create table tenure.archive (
     outcome      text not null,
     reason       text,
     worker       bigint,
+    leased_at    bigint,
     attempts     integer not null,
     max_attempts integer,
     created_at   bigint not null,
@@ -135,6 +139,7 @@ create table tenure.archive (
     kind         text,
     encoding     text,
     reference    text,
+    producer     bigint,
     payload      bytea not null
 );
 create index archive_finished on tenure.archive (queue, finished_at, id) where queue > 0;

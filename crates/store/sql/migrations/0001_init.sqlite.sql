@@ -52,6 +52,7 @@ create table tenure.message (
     expire_at    integer,
     origin_id    integer,
     worker       integer,
+    leased_at    integer,
     attempts     integer not null,
     max_attempts integer,
     buried_id    integer,
@@ -62,6 +63,7 @@ create table tenure.message (
     kind         text,
     encoding     text,
     reference    text,
+    producer     integer,
     payload      blob not null
 );
 -- The row id, which is the message's, is every index's last column: naming it would store it twice.
@@ -88,6 +90,7 @@ create table tenure.scheduled (
     kind         text,
     encoding     text,
     reference    text,
+    producer     integer,
     payload      blob not null
 );
 create index tenure.scheduled_due on tenure.scheduled (lane, due_at, id);
@@ -121,6 +124,7 @@ create table tenure.archive (
     outcome      text not null,
     reason       text,
     worker       integer,
+    leased_at    integer,
     attempts     integer not null,
     max_attempts integer,
     created_at   integer not null,
@@ -130,6 +134,7 @@ create table tenure.archive (
     kind         text,
     encoding     text,
     reference    text,
+    producer     integer,
     payload      blob not null
 );
 create index tenure.archive_finished on tenure.archive (queue, finished_at, id);

@@ -1,11 +1,13 @@
 select
     id, lane, cast(0 as bigint) as leased_until, created_at, expire_at, origin_id, attempts, max_attempts, buried_id,
-    buried_from, reason, source_id, key, kind, encoding, reference, payload, cast(null as bigint) as worker, due_at
+    buried_from, reason, source_id, key, kind, encoding, reference, producer, payload,
+    cast(null as bigint) as leased_at, cast(null as bigint) as worker, due_at
 from tenure.scheduled
 where id = $1 and origin_id is null
 union all
 select
     id, lane, cast(0 as bigint) as leased_until, created_at, expire_at, origin_id, attempts, max_attempts, buried_id,
-    buried_from, reason, source_id, key, kind, encoding, reference, payload, cast(null as bigint) as worker, due_at
+    buried_from, reason, source_id, key, kind, encoding, reference, producer, payload,
+    cast(null as bigint) as leased_at, cast(null as bigint) as worker, due_at
 from tenure.scheduled
 where origin_id = $1

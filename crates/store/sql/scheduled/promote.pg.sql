@@ -9,11 +9,11 @@ with tx as materialized (select txid_current() as id),
      )
 insert into tenure.message (
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts, buried_id, buried_from, reason,
-    source_id, key, kind, encoding, reference, payload
+    source_id, key, kind, encoding, reference, producer, payload
 )
 select case when g.keep_place then g.id else coalesce(g.new_id, nextval('tenure.message_id')) end, g.lane, 0,
        g.created_at, g.expire_at, case when g.keep_place then g.origin_id else coalesce(g.origin_id, g.id) end,
        g.attempts, g.max_attempts, g.buried_id, g.buried_from, g.reason, g.source_id, g.key, g.kind, g.encoding,
-       g.reference, g.payload
+       g.reference, g.producer, g.payload
 from (select * from gone order by n) g
 returning id, lane

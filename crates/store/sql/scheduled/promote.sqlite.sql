@@ -1,12 +1,12 @@
 -- SQLite has no writable CTEs: copy, then delete, in one transaction.
 insert into tenure.message (
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts, buried_id, buried_from, reason,
-    source_id, key, kind, encoding, reference, payload
+    source_id, key, kind, encoding, reference, producer, payload
 )
 select case when keep_place then id else $2 end, lane, 0,
        created_at, expire_at, case when keep_place then origin_id else coalesce(origin_id, id) end,
        attempts, max_attempts, buried_id, buried_from, reason, source_id, key, kind, encoding,
-       reference, payload
+       reference, producer, payload
 from tenure.scheduled
 where id = $1
 returning id, lane;

@@ -6,6 +6,7 @@ CREATE TABLE tenure_archive (
     outcome      text not null,
     reason       text,
     worker       integer,
+    leased_at    integer,
     attempts     integer not null,
     max_attempts integer,
     created_at   integer not null,
@@ -15,6 +16,7 @@ CREATE TABLE tenure_archive (
     kind         text,
     encoding     text,
     reference    text,
+    producer     integer,
     payload      blob not null
 )
 CREATE TABLE tenure_dedupe (
@@ -61,6 +63,7 @@ CREATE TABLE tenure_message (
     expire_at    integer,
     origin_id    integer,
     worker       integer,
+    leased_at    integer,
     attempts     integer not null,
     max_attempts integer,
     buried_id    integer,
@@ -71,6 +74,7 @@ CREATE TABLE tenure_message (
     kind         text,
     encoding     text,
     reference    text,
+    producer     integer,
     payload      blob not null
 )
 CREATE TABLE tenure_message_id (
@@ -113,6 +117,7 @@ CREATE TABLE tenure_scheduled (
     kind         text,
     encoding     text,
     reference    text,
+    producer     integer,
     payload      blob not null
 )
 CREATE TABLE tenure_worker (

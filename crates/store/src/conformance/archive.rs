@@ -41,9 +41,9 @@ pub async fn a_dead_message_is_replayed_once_with_fresh_attempts(h: &Harness) {
     h.advance(90_000);
     assert!(h.take(&queue, 1).await.is_empty());
     h.put(&queue, "living").await;
-    let replayed = h.store.archive_replay(&[dead.id, 4711]).await.unwrap();
+    let replayed = h.store.archive_replay(None, &[dead.id, 4711]).await.unwrap();
     assert!(replayed[0].is_some() && replayed[1].is_none(), "{replayed:?}");
-    assert_eq!(h.store.archive_replay(&[dead.id]).await.unwrap(), [None]);
+    assert_eq!(h.store.archive_replay(None, &[dead.id]).await.unwrap(), [None]);
     assert_eq!(h.store.archive_get(dead.id).await.unwrap(), None);
     let taken = h.take(&queue, 9).await;
     assert_eq!(payloads(&taken), ["living", "dead"]);
@@ -56,7 +56,7 @@ pub async fn a_completed_message_is_never_replayed(h: &Harness) {
     let queue = h.queue_with(Settings { max_attempts: Some(1), ..keeping(60) }).await;
     let enqueued = h.put(&queue, "x").await;
     h.complete(h.take_one(&queue).await.fence()).await;
-    assert_eq!(h.store.archive_replay(&[enqueued.id]).await.unwrap(), [None]);
+    assert_eq!(h.store.archive_replay(None, &[enqueued.id]).await.unwrap(), [None]);
     assert_eq!(h.store.archive_get(enqueued.id).await.unwrap().unwrap().outcome, Outcome::Completed);
     assert_eq!(h.store.archive_dead(queue.id, None, 9).await.unwrap(), []);
     assert!(h.take(&queue, 1).await.is_empty());
@@ -98,4 +98,36 @@ pub async fn pruning_goes_by_age_and_in_batches(h: &Harness) {
     assert_eq!((prune(None).await, prune(None).await, prune(None).await), (4, 2, 0));
     assert_eq!(prune(Some(Duration::from_secs(61))).await, 0);
     assert_eq!(prune(Some(Duration::from_secs(60))).await, 4);
+}
+
+pub async fn archiving_keeps_a_copy_whatever_the_retention_and_discarding_keeps_none(h: &Harness) {
+    let queue = h.queue().await;
+    let message = NewMessage { producer: Some(7), kind: Some("k".into()), ..NewMessage::new("x") };
+    let first = h.put_message(&queue, message).await;
+    let second = h.put(&queue, "y").await;
+    h.advance(1_000);
+    let taken = h.take(&queue, 2).await;
+    h.advance(2_000);
+    let kept = h.store.archive(&[Fence::any(4711), taken[0].fence()]).await.unwrap();
+    let copy = kept[1].clone().unwrap();
+    assert_eq!(kept[0], None);
+    assert_eq!((copy.id, copy.outcome, copy.producer), (first.id, Outcome::Completed, Some(7)));
+    assert_eq!((copy.leased_at, copy.finished_at), (Some(START + 1_000_000), START + 3_000_000));
+    assert_eq!(h.store.archive_get(first.id).await.unwrap(), Some(copy));
+    assert_eq!(h.store.archive(&[taken[0].fence()]).await.unwrap(), [None]);
+    let keeping = h.store.queue_create("keeping", keeping(60)).await.unwrap();
+    assert_eq!(h.store.discard(&[taken[1].fence()]).await.unwrap(), [Answer::Done]);
+    h.put(&keeping, "z").await;
+    assert_eq!(h.store.discard(&[h.take_one(&keeping).await.fence()]).await.unwrap(), [Answer::Done]);
+    assert_eq!(h.store.archive_count(keeping.id).await.unwrap(), (0, 0));
+    assert_eq!(h.store.archive_get(second.id).await.unwrap(), None);
+}
+
+pub async fn a_replay_keeps_to_its_queue(h: &Harness) {
+    let queue = h.queue().await;
+    let dead = h.put(&queue, "x").await;
+    h.store.bury(&[h.take_one(&queue).await.fence()], "no").await.unwrap();
+    assert_eq!(h.store.archive_replay(Some(queue.id + 1), &[dead.id]).await.unwrap(), [None]);
+    let replayed = h.store.archive_replay(Some(queue.id), &[dead.id]).await.unwrap().remove(0).unwrap();
+    assert_eq!((replayed.identity(), replayed.attempts, &replayed.payload[..]), (dead.id, 0, &b"x"[..]));
 }

@@ -148,3 +148,25 @@ pub async fn a_queue_can_send_expired_leases_to_the_tail(h: &Harness) {
     assert_eq!(payloads(&ready), ["1"]);
     assert_eq!(h.store.archive_get(enqueued[0].id).await.unwrap().unwrap().outcome, Outcome::Dead);
 }
+
+pub async fn whatever_was_delivered_too_often_can_be_buried_under_another_limit(h: &Harness) {
+    let queue = h.queue().await;
+    let tired = h.put(&queue, "tired").await;
+    let held = h.put(&queue, "held").await;
+    let fresh = h.put(&queue, "fresh").await;
+    for _ in 0..2 {
+        let both = h.take(&queue, 2).await;
+        h.store.release(&[both[0].fence(), both[1].fence()]).await.unwrap();
+    }
+    // The third lease of one still runs.
+    let third = h.take(&queue, 2).await;
+    h.store.release(&[third[0].fence()]).await.unwrap();
+    assert_eq!(h.store.bury_exhausted(queue.lanes[0], 3).await.unwrap(), [tired.id]);
+    assert_eq!(h.store.bury_exhausted(queue.lanes[0], 3).await.unwrap(), [] as [i64; 0]);
+    assert!(h.store.message_get(held.id).await.unwrap().is_some());
+    assert!(h.store.message_get(fresh.id).await.unwrap().is_some());
+    assert!(h.store.bury_exhausted(queue.lanes[0], 0).await.is_err());
+    h.advance(30_000);
+    assert_eq!(h.store.bury_exhausted(queue.lanes[0], 3).await.unwrap(), [held.id]);
+    assert_eq!(h.store.archive_get(tired.id).await.unwrap().unwrap().outcome, Outcome::Dead);
+}

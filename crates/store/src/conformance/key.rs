@@ -11,7 +11,7 @@ async fn put(h: &Harness, queue: &Queue, messages: &[(&str, &str)]) {
 }
 
 async fn take_key(h: &Harness, queue: &Queue) -> Option<KeyBatch> {
-    h.store.claim_key(&queue.lanes, None, None).await.unwrap()
+    h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap()
 }
 
 async fn hold(h: &Harness, queue: &Queue, key: &str) -> KeyBatch {
@@ -108,7 +108,7 @@ pub async fn concurrent_claims_take_different_keys(h: &Harness) {
     h.store.enqueue(&queue, None, messages).await.unwrap();
     let other = h.another().await;
     let store = |n: usize| if n.is_multiple_of(2) { &h.store } else { other.as_ref().unwrap_or(&h.store) };
-    let claims = (0..10).map(|n| store(n).claim_key(&queue.lanes, None, None));
+    let claims = (0..10).map(|n| store(n).claim_key(&queue.lanes, None, None, Duration::ZERO));
     let batches = futures_util::future::join_all(claims).await;
     let keys: std::collections::BTreeSet<String> =
         batches.into_iter().map(|batch| batch.unwrap().expect("ten keys for ten claims").key).collect();

@@ -132,7 +132,7 @@ pub async fn a_bad_lease_is_refused(h: &Harness) {
     for lease in [Duration::ZERO, Duration::MAX] {
         let claim = Claim { lease: Some(lease), ..Claim::from_queue(&queue, 1) };
         assert_eq!(h.store.claim(claim).await.unwrap_err().kind(), Kind::InvalidInput);
-        let error = h.store.claim_key(&queue.lanes, Some(lease), None).await.unwrap_err();
+        let error = h.store.claim_key(&queue.lanes, Some(lease), None, Duration::ZERO).await.unwrap_err();
         assert_eq!(error.kind(), Kind::InvalidInput);
     }
     assert_eq!(h.take_one(&queue).await.attempts, 1);

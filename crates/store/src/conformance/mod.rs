@@ -114,6 +114,7 @@ cases! { $
         lists_are_sorted_start_at_the_pivot_and_keep_to_the_namespace
         an_update_replaces_settings_and_keeps_partitions
         a_deleted_queue_takes_everything_with_it
+        a_queue_in_use_is_not_deleted_as_unused
         queues_are_created_and_deleted_side_by_side
         a_missing_queue_is_named_in_the_error
         a_paused_queue_hands_out_nothing_and_resumes
@@ -192,6 +193,7 @@ cases! { $
         an_expired_message_is_buried_and_not_delivered
         a_sweep_buries_what_nobody_claims
         a_sweep_leaves_a_message_whose_last_lease_still_runs
+        whatever_was_delivered_too_often_can_be_buried_under_another_limit
         a_message_can_be_buried_by_hand
         a_message_has_its_own_limits
         a_queue_can_send_expired_leases_to_the_tail;
@@ -200,12 +202,15 @@ cases! { $
         nothing_is_kept_unless_the_queue_wants
         a_dead_message_is_replayed_once_with_fresh_attempts
         a_completed_message_is_never_replayed
+        archiving_keeps_a_copy_whatever_the_retention_and_discarding_keeps_none
+        a_replay_keeps_to_its_queue
         lists_are_newest_first_and_page_by_pivot
         pruning_goes_by_age_and_in_batches;
     worker:
         a_worker_registers_and_is_found
         a_second_incarnation_fences_the_first_and_frees_its_leases
         a_heartbeat_tells_the_fenced_and_the_unknown
+        a_worker_that_is_not_ready_gets_nothing
         states_change_only_along_allowed_ways
         a_silent_worker_is_stale_and_a_busy_one_is_not
         releasing_a_dead_worker_frees_its_messages
@@ -230,6 +235,7 @@ cases! { $
         a_message_is_not_handed_over_past_one_that_another_process_made_ready
         messages_handed_one_by_one_are_delivered_once_each
         waiting_claims_share_fairly
+        a_waiting_key_claim_gets_a_key_as_soon_as_one_is_free
         a_message_is_not_lost_when_its_claimer_goes_away
         another_process_wakes_a_waiting_claim;
     schema:

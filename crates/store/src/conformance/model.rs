@@ -253,7 +253,7 @@ impl Model {
         ids.sort_unstable();
         let id = ids[self.rng.random_range(0..ids.len())];
         let dead = self.items[&id].state == ItemState::Dead;
-        let replayed = h.store.archive_replay(&[id]).await.unwrap()[0].is_some();
+        let replayed = h.store.archive_replay(None, &[id]).await.unwrap()[0].is_some();
         assert_eq!(replayed, dead, "seed {}, step {step}: replay of {id}", self.seed);
         if dead {
             let place = self.place();

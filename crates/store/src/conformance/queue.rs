@@ -97,7 +97,7 @@ pub async fn a_deleted_queue_takes_everything_with_it(h: &Harness) {
     h.store.enqueue(&queue, None, vec![NewMessage::new("done"), NewMessage::new("held"), later, deduped, keyed]).await.unwrap();
     h.complete(h.take_one(&queue).await.fence()).await;
     h.take_one(&queue).await;
-    h.store.claim_key(&queue.lanes, None, None).await.unwrap().unwrap();
+    h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().unwrap();
     assert_eq!(h.store.queue_delete("jobs").await.unwrap(), 4);
     assert_eq!(h.store.queue_get("jobs").await.unwrap_err().kind(), Kind::NotFound);
     h.store.verify().await.unwrap();
@@ -156,12 +156,12 @@ pub async fn a_paused_queue_hands_out_nothing_and_resumes(h: &Harness) {
     let keyed = NewMessage { key: Some("k".into()), ..NewMessage::new("3") };
     h.put_message(&queue, keyed).await;
     assert!(h.take(&queue, 9).await.is_empty());
-    assert!(h.store.claim_key(&queue.lanes, None, None).await.unwrap().is_none());
+    assert!(h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().is_none());
     // Holders can still finish what they hold.
     assert_eq!(h.complete(held.fence()).await, Answer::Done);
     h.store.queue_resume("jobs").await.unwrap();
     assert_eq!(payloads(&h.take(&queue, 9).await), ["2"]);
-    assert!(h.store.claim_key(&queue.lanes, None, None).await.unwrap().is_some());
+    assert!(h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().is_some());
 }
 
 pub async fn a_dead_queue_must_exist_and_not_have_its_own(h: &Harness) {
@@ -176,4 +176,24 @@ pub async fn a_dead_queue_must_exist_and_not_have_its_own(h: &Harness) {
     // A dead queue may be deleted; dead letters then go to the archive.
     h.store.queue_delete("graves").await.unwrap();
     assert_eq!(h.store.queue_get("jobs").await.unwrap().settings.dead_queue, None);
+}
+
+pub async fn a_queue_in_use_is_not_deleted_as_unused(h: &Harness) {
+    let queue = h.queue().await;
+    let minute = Duration::from_secs(60);
+    let delete = || h.store.queue_delete_unused("jobs", minute);
+    h.put(&queue, "x").await;
+    let error = delete().await.unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidState);
+    assert!(error.to_string().contains("'jobs' still has 1 message and 0 live workers"), "{error}");
+    h.complete(h.take_one(&queue).await.fence()).await;
+    h.store.worker_register("w", Some(queue.id)).await.unwrap();
+    assert!(delete().await.unwrap_err().to_string().contains("1 live workers"));
+    // A worker that nobody has heard of does not hold a queue for ever.
+    h.advance(60_000);
+    assert_eq!(h.store.queue_get_by_id(queue.id).await.unwrap(), queue);
+    assert!(delete().await.unwrap());
+    assert!(!delete().await.unwrap());
+    assert_eq!(h.store.queue_get_by_id(queue.id).await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(h.store.census(minute).await.unwrap().queues, 0);
 }

@@ -160,3 +160,28 @@ pub async fn another_process_wakes_a_waiting_claim(h: &Harness) {
     assert_eq!(task.await.unwrap().len(), 1);
     assert!(started.elapsed() < Duration::from_millis(700), "{:?}", started.elapsed());
 }
+
+pub async fn a_waiting_key_claim_gets_a_key_as_soon_as_one_is_free(h: &Harness) {
+    let queue = h.queue().await;
+    let keyed = |text: &str| NewMessage { key: Some("k".into()), ..NewMessage::new(text.to_owned()) };
+    let wait = || {
+        let (store, lanes) = (h.store.clone(), queue.lanes.clone());
+        tokio::spawn(async move { store.claim_key(&lanes, None, None, LONG).await.unwrap().unwrap() })
+    };
+    let task = wait();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    h.put_message(&queue, keyed("1")).await;
+    let first = task.await.unwrap();
+    // The key is held: what comes now waits for it.
+    h.put_message(&queue, keyed("2")).await;
+    let task = wait();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(h.store.key_complete(first.token).await.unwrap(), Answer::Done);
+    let second = task.await.unwrap();
+    assert_eq!(payloads(&second.messages), ["2"]);
+    // A caller that goes away leaves nothing held.
+    assert_eq!(h.store.key_abandon(second.token, Duration::ZERO).await.unwrap(), Answer::Done);
+    assert!(futures_util::FutureExt::now_or_never(h.store.claim_key(&queue.lanes, None, None, LONG)).is_none());
+    let third = wait().await.unwrap();
+    assert_eq!((payloads(&third.messages), third.messages[0].attempts), (vec!["2".to_owned()], 2));
+}

@@ -21,14 +21,14 @@ pub async fn a_second_incarnation_fences_the_first_and_frees_its_leases(h: &Harn
     let first = h.store.worker_register("w", None).await.unwrap();
     let claim = Claim { worker: Some(first.id), ..Claim::from_queue(&queue, 1) };
     let taken = h.store.claim(claim).await.unwrap().remove(0);
-    let batch = h.store.claim_key(&queue.lanes, None, Some(first.id)).await.unwrap().unwrap();
+    let batch = h.store.claim_key(&queue.lanes, None, Some(first.id), Duration::ZERO).await.unwrap().unwrap();
     assert_eq!(h.store.worker_held(first.id).await.unwrap(), 2);
     // It crashed, and is back under its own name at once.
     let second = h.store.worker_register("w", None).await.unwrap();
     assert_ne!(first.id, second.id);
     assert_eq!(h.store.worker_get(first.id).await.unwrap().status, WorkerStatus::Stopped);
     assert_eq!(h.take_one(&queue).await.attempts, 2);
-    assert!(h.store.claim_key(&queue.lanes, None, None).await.unwrap().is_some());
+    assert!(h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().is_some());
     // The first one was only slow: it can do nothing any more.
     assert_eq!(h.store.worker_heartbeat(&[first.id]).await.unwrap(), [Heartbeat::Fenced]);
     assert_eq!(h.complete(taken.fence()).await, Answer::Lost);
@@ -102,4 +102,22 @@ pub async fn stopped_workers_are_purged_by_age(h: &Harness) {
     assert_eq!(h.store.worker_purge(Duration::from_secs(2)).await.unwrap(), 0);
     assert_eq!(h.store.worker_purge(Duration::from_secs(1)).await.unwrap(), 1);
     assert_eq!(h.store.worker_heartbeat(&[id]).await.unwrap(), [Heartbeat::Unknown]);
+}
+
+pub async fn a_worker_that_is_not_ready_gets_nothing(h: &Harness) {
+    let queue = h.queue().await;
+    let worker = h.store.worker_register("w", None).await.unwrap();
+    h.put(&queue, "x").await;
+    h.put_message(&queue, NewMessage { key: Some("k".into()), ..NewMessage::new("y") }).await;
+    let claim = || h.store.claim(Claim { worker: Some(worker.id), ..Claim::from_queue(&queue, 1) });
+    let claim_key = || h.store.claim_key(&queue.lanes, None, Some(worker.id), Duration::ZERO);
+    h.store.worker_suspend(worker.id).await.unwrap();
+    assert!(claim().await.unwrap().is_empty());
+    assert!(claim_key().await.unwrap().is_none());
+    h.store.worker_resume(worker.id).await.unwrap();
+    assert_eq!(claim().await.unwrap().len(), 1);
+    assert!(claim_key().await.unwrap().is_some());
+    h.store.worker_shutdown(worker.id).await.unwrap();
+    assert!(claim().await.unwrap().is_empty());
+    assert_eq!(h.take_one(&queue).await.attempts, 2);
 }

@@ -8,6 +8,7 @@
 pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+mod transaction;
 #[cfg(feature = "turso")]
 pub(crate) mod turso;
 

@@ -8,13 +8,14 @@
 mod tls;
 pub(crate) mod wire;
 
+use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
 use tokio::sync::mpsc;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Config};
+use tokio_postgres::{AsyncMessage, Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{Act, Conn};
@@ -22,6 +23,7 @@ use crate::dsn::PostgresDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlstate};
 use crate::sql::{Statement, highest_parameter, rendered};
 use crate::value::{Column, Row, Value};
+use crate::wake::{channel, payload};
 
 /// Keeps every plan on its index, whatever the statistics say about a table that was empty a second ago, and keeps it at
 /// all: planning an enqueue anew each time, which PostgreSQL does when it believes in better plans, halved the lone
@@ -120,7 +122,22 @@ impl Postgres {
     }
 
     fn conn<'a>(&'a self, client: &'a Object) -> PgConn<'a> {
-        PgConn { client, texts: &self.texts, prepared: self.prepared }
+        PgConn { client, prepared: self.prepared.then_some(client), texts: &self.texts }
+    }
+
+    /// Over a connection that is not ours: nothing is prepared on it, so that it stays as it was.
+    pub(crate) fn borrowed<'a>(&'a self, client: &'a Client) -> PgConn<'a> {
+        PgConn { client, prepared: None, texts: &self.texts }
+    }
+
+    /// Says in a transaction what will be ready when it commits. The sender 0 is nobody: this process listens too.
+    pub(crate) async fn notify_in(&self, client: &Client, ready: &HashMap<i64, i64>) -> Result<()> {
+        let channel = channel(&self.schema);
+        for payload in payload(0, ready) {
+            let params: [(&(dyn ToSql + Sync), Type); 2] = [(&channel, Type::TEXT), (&payload, Type::TEXT)];
+            client.query_typed("select pg_notify($1, $2)", &params).await.map_err(error_of)?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn run<T>(&self, act: impl Act<T>) -> Result<T> {
@@ -275,16 +292,17 @@ impl Texts {
 
 /// A PostgreSQL connection for the length of one act.
 pub(crate) struct PgConn<'a> {
-    client: &'a Object,
+    client: &'a Client,
+    /// The same with its cache of prepared statements, where there may be one.
+    prepared: Option<&'a Object>,
     texts: &'a Texts,
-    prepared: bool,
 }
 
 impl PgConn<'_> {
     async fn run(&self, statement: Statement, params: &[&(dyn ToSql + Sync)], types: &[Type]) -> Result<Vec<Row>> {
         let text = self.texts.text(statement);
-        let rows = if self.prepared {
-            let prepared = self.client.prepare_cached(text).await.map_err(error_of)?;
+        let rows = if let Some(client) = self.prepared {
+            let prepared = client.prepare_cached(text).await.map_err(error_of)?;
             self.client.query(&prepared, params).await
         } else {
             let typed: Vec<_> = params.iter().copied().zip(types.iter().cloned()).collect();
@@ -301,8 +319,8 @@ impl PgConn<'_> {
 
     pub(crate) async fn execute(&mut self, statement: Statement, params: &[Value]) -> Result<u64> {
         let text = self.texts.text(statement);
-        if self.prepared {
-            let prepared = self.client.prepare_cached(text).await.map_err(error_of)?;
+        if let Some(client) = self.prepared {
+            let prepared = client.prepare_cached(text).await.map_err(error_of)?;
             let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|value| value as _).collect();
             return self.client.execute(&prepared, &params).await.map_err(error_of_write);
         }

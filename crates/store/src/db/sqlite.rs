@@ -163,6 +163,13 @@ fn connection(dsn: &FileDsn, writes: bool) -> Result<Connection> {
     Ok(connection)
 }
 
+impl Sqlite {
+    /// Runs an act on a connection that is not ours.
+    pub(crate) fn run_on<T>(&self, connection: &Connection, act: impl Act<T>) -> Result<T> {
+        run(connection, &self.texts, act)
+    }
+}
+
 /// Threads that run jobs, each on its own connection, until the last sender is dropped.
 fn spawn(name: &str, connections: Vec<Connection>) -> Sender<Job> {
     let (sender, jobs): (Sender<Job>, Receiver<Job>) = unbounded();

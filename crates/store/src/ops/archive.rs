@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::clock::micros;
 use crate::db::decode;
 use crate::error::{Error, Kind, Result};
-use crate::ops::reserve;
+use crate::ops::{reserve, stored};
 use crate::sql::*;
 use crate::store::Store;
-use crate::types::{Archived, Micros, Outcome};
+use crate::types::{Archived, Fence, Message, Micros, Outcome};
 use crate::value::{Column, Fields, Value};
 
 impl Store {
@@ -59,26 +59,50 @@ impl Store {
             .await
     }
 
+    /// Completes messages and keeps a copy of each, whatever the queue's retention says. The copies, in order; none for
+    /// one that its fence no longer holds.
+    pub async fn archive(&self, fences: &[Fence]) -> Result<Vec<Option<Archived>>> {
+        let mut fences = fences.to_vec();
+        let ids: Vec<i64> = fences.iter().map(|fence| fence.id).collect();
+        // One order for everybody: two batches that share messages then cannot deadlock.
+        fences.sort_unstable_by_key(|fence| fence.id);
+        let fixed = [self.clock().value()];
+        let act = self.db().write(move |conn| {
+            Box::pin(async move {
+                let columns = [
+                    fences.iter().map(|fence| fence.id).collect::<Column>(),
+                    fences.iter().map(|fence| fence.attempt).collect(),
+                    fences.iter().map(|fence| fence.worker).collect(),
+                ];
+                let rows = conn.each(MESSAGE_ARCHIVE, &fixed, &columns).await?;
+                decode(MESSAGE_ARCHIVE, &rows, |row| Ok((row.int()?, archived(row)?)))
+            })
+        });
+        let mut kept: HashMap<i64, Archived> = act.await?.into_iter().collect();
+        Ok(ids.iter().map(|id| kept.remove(id)).collect())
+    }
+
     /// Puts dead messages back at the tail of their lanes, ready, with fresh attempts and the same identity. One answer
-    /// each, the new position; none for one that is not dead: unknown, completed, or replayed before.
-    pub async fn archive_replay(&self, ids: &[i64]) -> Result<Vec<Option<i64>>> {
+    /// each, the message as it is now; none for one that is not dead: unknown, completed, replayed before, or of another
+    /// queue than `queue`.
+    pub async fn archive_replay(&self, queue: Option<i64>, ids: &[i64]) -> Result<Vec<Option<Message>>> {
         let column: Column = ids.iter().copied().collect();
         let count = ids.len();
-        let clock = self.clock().value();
+        let fixed = [self.clock().value(), queue.into()];
         let act = self.db().transact(move |conn| {
             Box::pin(async move {
                 if count == 0 {
                     return Ok(Vec::new());
                 }
                 let new = reserve(conn, count).await?;
-                let rows = conn.each(ARCHIVE_REPLAY, &[clock], &[column, new]).await?;
-                decode(ARCHIVE_REPLAY, &rows, |row| Ok((row.int()?, row.int()?, row.int()?)))
+                let rows = conn.each(ARCHIVE_REPLAY, &fixed, &[column, new]).await?;
+                decode(ARCHIVE_REPLAY, &rows, stored)
             })
         });
         let mut replayed = HashMap::new();
-        for (id, lane, identity) in act.await? {
-            self.ready(lane, id);
-            replayed.insert(identity, id);
+        for message in act.await? {
+            self.ready(message.lane, message.id);
+            replayed.insert(message.identity(), message);
         }
         Ok(ids.iter().map(|id| replayed.remove(id)).collect())
     }
@@ -111,6 +135,7 @@ fn archived(row: &mut Fields<'_>) -> Result<Archived> {
         outcome: outcome(&row.text()?)?,
         reason: row.text_or_null()?,
         worker: row.int_or_null()?,
+        leased_at: row.int_or_null()?,
         attempts: row.int()?,
         max_attempts: row.int_or_null()?,
         created_at: row.int()?,
@@ -120,6 +145,7 @@ fn archived(row: &mut Fields<'_>) -> Result<Archived> {
         kind: row.text_or_null()?,
         encoding: row.text_or_null()?,
         reference: row.text_or_null()?,
+        producer: row.int_or_null()?,
         payload: row.bytes()?,
     })
 }

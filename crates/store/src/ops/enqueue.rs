@@ -93,6 +93,7 @@ fn labels(entries: &[&Entry], scheduled: bool) -> Vec<Column> {
         Column::labels(messages().map(|message| &message.kind)),
         Column::labels(messages().map(|message| &message.encoding)),
         Column::labels(messages().map(|message| &message.reference)),
+        Column::numbers(messages().map(|message| message.producer)),
         messages().map(|message| message.payload.clone()).collect(),
     ];
     if scheduled {
@@ -171,7 +172,7 @@ async fn insert_computed(
 
 /// The lone caller's way: one row, no arrays.
 async fn insert_one(conn: &mut Conn<'_>, clock: &Clock, entry: &Entry) -> Result<Vec<Enqueued>> {
-    let NewMessage { payload, key, expire, max_attempts, kind, encoding, reference, .. } = &entry.message;
+    let NewMessage { payload, key, expire, max_attempts, kind, encoding, reference, producer, .. } = &entry.message;
     let params = [
         clock.value(),
         Value::Int(entry.lane),
@@ -181,6 +182,7 @@ async fn insert_one(conn: &mut Conn<'_>, clock: &Clock, entry: &Entry) -> Result
         kind.as_deref().into(),
         encoding.as_deref().into(),
         reference.as_deref().into(),
+        (*producer).into(),
         Value::Bytes(payload.clone()),
     ];
     let row = conn.query_opt(MESSAGE_ENQUEUE_ONE, &params).await?.ok_or_else(gone)?;
@@ -197,7 +199,7 @@ pub(crate) async fn enqueue_leased(
     lease: Option<Duration>,
     worker: Option<i64>,
 ) -> Result<(Enqueued, Option<Message>)> {
-    let NewMessage { payload, expire, max_attempts, kind, encoding, reference, .. } = &entry.message;
+    let NewMessage { payload, expire, max_attempts, kind, encoding, reference, producer, .. } = &entry.message;
     let id = match conn.dialect() {
         Dialect::Postgres => Value::Null,
         Dialect::Sqlite => Value::Int(count_up(conn, Value::Null, 1).await?.0),
@@ -214,6 +216,7 @@ pub(crate) async fn enqueue_leased(
         kind.as_deref().into(),
         encoding.as_deref().into(),
         reference.as_deref().into(),
+        (*producer).into(),
         Value::Bytes(payload.clone()),
     ];
     let row = conn.query_opt(MESSAGE_ENQUEUE_LEASED, &params).await?.ok_or_else(gone)?;
@@ -228,6 +231,7 @@ pub(crate) async fn enqueue_leased(
         max_attempts: max_attempts.map(i64::from),
         leased_until,
         worker,
+        leased_at: Some(enqueued.created_at),
         created_at: enqueued.created_at,
         expire_at: enqueued.expire_at,
         due_at: None,
@@ -239,6 +243,7 @@ pub(crate) async fn enqueue_leased(
         kind: kind.clone(),
         encoding: encoding.clone(),
         reference: reference.clone(),
+        producer: *producer,
         payload: payload.clone(),
         keep,
     });

@@ -1,13 +1,16 @@
 //! Looking at messages, and an operator's hand on them: list, get, count, delete, import, clear.
 
+use std::time::Duration;
+
+use crate::clock::micros;
 use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::queue::duration;
-use crate::ops::{check_label, check_text, message, reserve};
+use crate::ops::{check_label, check_text, reserve, stored};
 use crate::sql::*;
 use crate::store::Store;
-use crate::types::{Clear, Import, LaneStats, Message, State};
-use crate::value::{Column, Fields, Value};
+use crate::types::{Census, Clear, Import, LaneStats, Message, State};
+use crate::value::{Column, Value};
 
 impl Store {
     /// Messages of a lane in one state, by position, from the first one at or after `pivot`.
@@ -97,6 +100,24 @@ impl Store {
             .await
     }
 
+    /// What the whole database holds, without walking any queue. A worker counts as active when it was heard of within
+    /// `fresh`.
+    pub async fn census(&self, fresh: Duration) -> Result<Census> {
+        let params = [self.clock().value(), Value::Int(micros(fresh))];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move {
+                    let rows = conn.query(QUEUE_CENSUS, &params).await?;
+                    let mut row = rows[0].fields(QUEUE_CENSUS.name);
+                    let mut count = || row.int().map(|count| u64::try_from(count).unwrap_or(0));
+                    let (queues, workers, active_workers) = (count()?, count()?, count()?);
+                    let (archived, dead) = (count()?, count()?);
+                    Ok(Census { queues, workers, active_workers, archived, dead, schema_version: row.int()? })
+                })
+            })
+            .await
+    }
+
     /// Exact counts and ages of one lane.
     pub async fn lane_stats(&self, lane: i64) -> Result<LaneStats> {
         let params = [self.clock().value(), Value::Int(lane)];
@@ -107,14 +128,16 @@ impl Store {
                     let mut row = rows[0].fields(LANE_STATS.name);
                     let mut count = || row.int().map(|count| u64::try_from(count).unwrap_or(0));
                     let (ready, leased, scheduled) = (count()?, count()?, count()?);
-                    let (oldest, age, left, now) =
-                        (row.int_or_null()?, row.int_or_null()?, row.int_or_null()?, row.int()?);
+                    let (oldest, age, left) = (row.int_or_null()?, row.int_or_null()?, row.int_or_null()?);
+                    let (newest, now) = (row.int_or_null()?, row.int()?);
                     Ok(LaneStats {
                         lane,
                         ready,
                         leased,
                         scheduled,
                         oldest_ready: oldest.map(|oldest| duration(now - oldest)),
+                        oldest_ready_at: oldest,
+                        newest_at: newest,
                         average_age: age.map(duration),
                         average_lease_left: left.map(duration),
                     })
@@ -122,13 +145,6 @@ impl Store {
             })
             .await
     }
-}
-
-fn stored(row: &mut Fields<'_>) -> Result<Message> {
-    let mut message = message(row)?;
-    message.worker = row.int_or_null()?;
-    message.due_at = row.int_or_null()?;
-    Ok(message)
 }
 
 async fn import(conn: &mut Conn<'_>, clock: Value, lane: i64, items: &[Import]) -> Result<Vec<Option<i64>>> {

@@ -4,7 +4,11 @@
 //! holder gets every message of the key that is ready at that moment; what arrives later waits, and is not touched
 //! when the holder finishes. Messages of the key with a `leased_until` other than zero are exactly the holder's.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
@@ -13,35 +17,53 @@ use crate::ops::claim::{Claimed, claimed};
 use crate::ops::count_up;
 use crate::ops::finish::{Finish, Verb, finish};
 use crate::ops::queue::check_duration;
+use crate::receipt::Receipt;
 use crate::sql::*;
-use crate::store::Store;
+use crate::store::{Shared, Store};
 use crate::types::{Answer, Fence, KeyBatch, Micros};
 use crate::value::Value;
 
 impl Store {
-    /// Leases all ready messages of the first free key of these lanes; none when no key is free.
+    /// Leases all ready messages of the first free key of these lanes: at once if there is one, else as soon as there
+    /// is, else none when the wait is over.
     pub async fn claim_key(
         &self,
         lanes: &[i64],
         lease: Option<Duration>,
         worker: Option<i64>,
+        wait: Duration,
     ) -> Result<Option<KeyBatch>> {
         lease.map_or(Ok(()), |lease| check_duration("the lease", lease))?;
+        let hub = &self.shared().hub;
+        let woken = Arc::new(Notify::new());
         for lane in lanes {
-            self.promote(*lane).await?;
-            loop {
-                let (lane, clock) = (*lane, self.clock().clone());
-                let act = self
-                    .db()
-                    .transact(move |conn| Box::pin(async move { claim_key(conn, &clock, lane, lease, worker).await }));
-                match act.await? {
-                    Attempt::Empty => break,
-                    Attempt::Raced => {}
-                    Attempt::Held(batch) => return Ok(Some(batch)),
+            hub.subscribe_keys(*lane, &woken);
+        }
+        let mut clock_moved = hub.clock.watch();
+        let started = Instant::now();
+        loop {
+            let (reply, answer) = oneshot::channel();
+            // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
+            let (shared, owned) = (self.shared().clone(), lanes.to_vec());
+            tokio::spawn(async move {
+                let result = shared.claim_free_key(&owned, lease, worker).await;
+                if let Err(Ok(Some(batch))) = reply.send(result) {
+                    shared.let_key_go(batch);
                 }
+            });
+            let back = |batch: Option<KeyBatch>| batch.into_iter().for_each(|batch| self.shared().let_key_go(batch));
+            let batch = Receipt::new(answer, back).wait().await?;
+            let left = wait.saturating_sub(started.elapsed());
+            if batch.is_some() || left.is_zero() {
+                return Ok(batch);
+            }
+            let _waiting = hub.wait();
+            tokio::select! {
+                () = woken.notified() => {}
+                () = clock_moved.wait() => {}
+                () = tokio::time::sleep(hub.poll_interval().min(left)) => {}
             }
         }
-        Ok(None)
     }
 
     /// Completes every message of a key's lease and lets the key go.
@@ -49,34 +71,25 @@ impl Store {
         let clock = self.clock().clone();
         let answer = self.db().transact(move |conn| {
             Box::pin(async move {
-                let Some((lane, key)) = let_go(conn, token).await? else { return Ok(Answer::Lost) };
+                let Some((lane, key)) = let_go(conn, token).await? else { return Ok(None) };
                 finish_held(conn, &clock, lane, &key, Verb::Complete).await?;
-                Ok(Answer::Done)
+                Ok(Some(lane))
             })
         });
-        let answer = answer.await?;
-        self.wake_all();
-        Ok(answer)
+        self.let_go_of(answer.await?)
     }
 
     /// Gives every message of a key's lease back, in place. With a delay nobody gets the key until it has passed, so
     /// that what arrives meanwhile cannot overtake.
     pub async fn key_abandon(&self, token: i64, delay: Duration) -> Result<Answer> {
-        let clock = self.clock().clone();
-        let answer = self.db().transact(move |conn| {
-            Box::pin(async move {
-                let held = match delay.is_zero() {
-                    true => let_go(conn, token).await?,
-                    false => defer(conn, &clock, token, delay).await?,
-                };
-                let Some((lane, key)) = held else { return Ok(Answer::Lost) };
-                finish_held(conn, &clock, lane, &key, Verb::Release { uncount: false }).await?;
-                Ok(Answer::Done)
-            })
-        });
-        let answer = answer.await?;
-        self.wake_all();
-        Ok(answer)
+        let lane = self.shared().abandon(token, delay, false).await?;
+        self.let_go_of(lane)
+    }
+
+    fn let_go_of(&self, lane: Option<i64>) -> Result<Answer> {
+        let Some(lane) = lane else { return Ok(Answer::Lost) };
+        self.shared().hub.ready_key(lane, i64::MAX);
+        Ok(Answer::Done)
     }
 
     /// Extends a key's lease from its deadline, or from now if that has passed. None: it is no longer yours.
@@ -98,6 +111,63 @@ impl Store {
     }
 }
 
+impl Shared {
+    /// Leases the first free key of these lanes that can be had now.
+    async fn claim_free_key(
+        &self,
+        lanes: &[i64],
+        lease: Option<Duration>,
+        worker: Option<i64>,
+    ) -> Result<Option<KeyBatch>> {
+        for lane in lanes {
+            self.promote(*lane).await?;
+            loop {
+                let (lane, clock) = (*lane, self.hub.clock.clone());
+                let act = self
+                    .hub
+                    .db
+                    .transact(move |conn| Box::pin(async move { claim_key(conn, &clock, lane, lease, worker).await }));
+                match act.await? {
+                    Attempt::Empty => break,
+                    Attempt::Raced => {}
+                    Attempt::Held(batch) => return Ok(Some(batch)),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives a key's lease back: the lane, or none when it was no longer held.
+    async fn abandon(&self, token: i64, delay: Duration, uncount: bool) -> Result<Option<i64>> {
+        let clock = self.hub.clock.clone();
+        let act = self.hub.db.transact(move |conn| {
+            Box::pin(async move {
+                let held = match delay.is_zero() {
+                    true => let_go(conn, token).await?,
+                    false => defer(conn, &clock, token, delay).await?,
+                };
+                let Some((lane, key)) = held else { return Ok(None) };
+                finish_held(conn, &clock, lane, &key, Verb::Release { uncount }).await?;
+                Ok(Some(lane))
+            })
+        });
+        act.await
+    }
+
+    /// Gives back a key that was leased for a caller who has gone.
+    fn let_key_go(self: &Arc<Self>, batch: KeyBatch) {
+        let shared = self.clone();
+        tokio::spawn(async move {
+            match shared.abandon(batch.token, Duration::ZERO, true).await {
+                Ok(_) => shared.hub.ready_key(batch.lane, i64::MAX),
+                Err(error) => {
+                    tracing::warn!(%error, "the key of a caller that went away stays leased until its lease runs out");
+                }
+            }
+        });
+    }
+}
+
 enum Attempt {
     /// No key is free.
     Empty,
@@ -113,7 +183,7 @@ async fn claim_key(
     lease: Option<Duration>,
     worker: Option<i64>,
 ) -> Result<Attempt> {
-    let Some(row) = conn.query_opt(KEY_PICK, &[clock.value(), Value::Int(lane)]).await? else {
+    let Some(row) = conn.query_opt(KEY_PICK, &[clock.value(), Value::Int(lane), worker.into()]).await? else {
         return Ok(Attempt::Empty);
     };
     let key = row.fields(KEY_PICK.name).text()?;

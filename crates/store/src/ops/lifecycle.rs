@@ -5,7 +5,7 @@
 
 use crate::clock::Clock;
 use crate::db::{Conn, decode};
-use crate::error::Result;
+use crate::error::{Result, invalid};
 use crate::ops::claim::{Claimed, Doom};
 use crate::ops::finish::{Finish, Finished, Verb, finish};
 use crate::ops::reserve;
@@ -32,15 +32,29 @@ impl Store {
     /// Buries what must die in a lane: expired messages, and those whose last allowed lease has run out. Returns how
     /// many. Claims do the same for what they meet; this is for lanes that nobody claims from.
     pub async fn sweep(&self, lane: i64) -> Result<usize> {
-        let mut total = 0;
+        Ok(self.bury_all(lane, None).await?.len())
+    }
+
+    /// Buries what was delivered at least `attempts` times in a lane and is not leased now, whatever its queue allows.
+    /// Returns who it was.
+    pub async fn bury_exhausted(&self, lane: i64, attempts: u32) -> Result<Vec<i64>> {
+        if attempts == 0 {
+            return Err(invalid("a limit of 0 attempts would bury every message: give at least 1"));
+        }
+        self.bury_all(lane, Some(attempts.into())).await
+    }
+
+    async fn bury_all(&self, lane: i64, attempts: Option<i64>) -> Result<Vec<i64>> {
+        let mut buried = Vec::new();
         loop {
             let clock = self.clock().clone();
-            let act = self.db().transact(move |conn| Box::pin(async move { sweep(conn, &clock, lane).await }));
-            let finished = act.await?;
+            let act =
+                self.db().transact(move |conn| Box::pin(async move { sweep(conn, &clock, lane, attempts).await }));
+            let (identities, finished) = act.await?;
             self.announce(&finished);
-            total += finished.len();
+            buried.extend(identities);
             if finished.len() < BATCH {
-                return Ok(total);
+                return Ok(buried);
             }
         }
     }
@@ -118,15 +132,22 @@ async fn recover(conn: &mut Conn<'_>, clock: &Clock, lane: i64) -> Result<Vec<Fi
     finish(conn, clock, &items).await
 }
 
-async fn sweep(conn: &mut Conn<'_>, clock: &Clock, lane: i64) -> Result<Vec<Finished>> {
-    let params = [clock.value(), Value::Int(lane), Value::Int(0), Value::Int(BATCH as i64)];
+async fn sweep(
+    conn: &mut Conn<'_>,
+    clock: &Clock,
+    lane: i64,
+    attempts: Option<i64>,
+) -> Result<(Vec<i64>, Vec<Finished>)> {
+    let params = [clock.value(), Value::Int(lane), Value::Int(0), Value::Int(BATCH as i64), attempts.into()];
     let rows = conn.query(MESSAGE_DOOM, &params).await?;
-    let items = decode(MESSAGE_DOOM, &rows, |row| {
+    let doomed = decode(MESSAGE_DOOM, &rows, |row| {
         let (id, attempts) = (row.int()?, row.int()?);
         let doom = if row.bool_or_null()? == Some(true) { Doom::Expired } else { Doom::Exhausted };
-        Ok(Finish { fence: Fence::exact(id, attempts), verb: bury(doom, attempts, false) })
+        let item = Finish { fence: Fence::exact(id, attempts), verb: bury(doom, attempts, false) };
+        Ok((row.int_or_null()?.unwrap_or(id), item))
     })?;
-    finish(conn, clock, &items).await
+    let (identities, items): (Vec<i64>, Vec<Finish>) = doomed.into_iter().unzip();
+    Ok((identities, finish(conn, clock, &items).await?))
 }
 
 /// How a message that a claim found doomed is buried: under the claim's own fence, without counting the claim.

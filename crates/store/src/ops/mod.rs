@@ -53,11 +53,21 @@ pub(crate) fn message(fields: &mut Fields<'_>) -> Result<Message> {
         kind: fields.text_or_null()?,
         encoding: fields.text_or_null()?,
         reference: fields.text_or_null()?,
+        producer: fields.int_or_null()?,
         payload: fields.bytes()?,
+        leased_at: fields.int_or_null()?,
         worker: None,
         due_at: None,
         keep: true,
     })
+}
+
+/// The same with what only a look at a stored message shows.
+pub(crate) fn stored(row: &mut Fields<'_>) -> Result<Message> {
+    let mut message = message(row)?;
+    message.worker = row.int_or_null()?;
+    message.due_at = row.int_or_null()?;
+    Ok(message)
 }
 
 /// Names and labels are text in every database: no NUL, which PostgreSQL cannot store, and a sane length.

@@ -96,7 +96,7 @@ impl Store {
     /// Hands out messages of a queue again.
     pub async fn queue_resume(&self, name: &str) -> Result<()> {
         self.set_paused(name, false).await?;
-        self.wake_all();
+        self.shared().hub.wake_all();
         Ok(())
     }
 
@@ -112,6 +112,45 @@ impl Store {
         found.await?.map(drop).ok_or_else(|| missing(name))
     }
 
+    /// A queue by its number.
+    pub async fn queue_get_by_id(&self, id: i64) -> Result<Queue> {
+        let found = self.db().read(move |conn| {
+            Box::pin(async move {
+                let Some(row) = conn.query_opt(QUEUE_NAME, &[Value::Int(id)]).await? else { return Ok(None) };
+                get(conn, &row.fields(QUEUE_NAME.name).text()?).await
+            })
+        });
+        found.await?.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no queue with the number {id}")))
+    }
+
+    /// Deletes a queue that nobody would miss: it must have no live message, and no worker that was heard of within
+    /// `fresh`. Whether there was one.
+    pub async fn queue_delete_unused(&self, name: &str, fresh: Duration) -> Result<bool> {
+        let (owned, clock) = (name.to_owned(), self.clock().value());
+        let act = self.db().transact(move |conn| {
+            Box::pin(async move {
+                let Some(queue) = get(conn, &owned).await? else { return Ok(None) };
+                let params = [clock, Value::Int(queue.id), Value::Int(micros(fresh))];
+                let rows = conn.query(QUEUE_BUSY, &params).await?;
+                let mut row = rows[0].fields(QUEUE_BUSY.name);
+                let (messages, workers) = (row.int()? + row.int()?, row.int()?);
+                if messages > 0 || workers > 0 {
+                    return Err(busy(&owned, messages, workers));
+                }
+                delete(conn, &queue).await?;
+                Ok(Some(queue.lanes))
+            })
+        });
+        let Some(lanes) = act.await? else { return Ok(false) };
+        self.delete_stragglers(lanes).await?;
+        Ok(true)
+    }
+
+    /// An enqueue that began before the lanes were gone may have committed after: its messages belong to nobody.
+    async fn delete_stragglers(&self, lanes: Vec<i64>) -> Result<u64> {
+        self.db().transact(move |conn| Box::pin(async move { delete_lanes(conn, &lanes).await })).await
+    }
+
     /// Deletes a queue with its messages, its archive and everything that is known about it. Returns how many messages
     /// were lost with it.
     pub async fn queue_delete(&self, name: &str) -> Result<u64> {
@@ -119,22 +158,34 @@ impl Store {
         let found = self.db().transact(move |conn| {
             Box::pin(async move {
                 let Some(queue) = get(conn, &owned).await? else { return Ok(None) };
-                let id = [Value::Int(queue.id)];
-                conn.execute(QUEUE_ORPHAN, &id).await?;
-                conn.execute(LANE_ORPHAN, &id).await?;
-                conn.execute(QUEUE_DELETE, &id).await?;
-                conn.execute(QUEUE_DELETE_LANES, &id).await?;
-                conn.execute(QUEUE_DELETE_ARCHIVE, &id).await?;
-                conn.execute(QUEUE_DELETE_DEDUPE, &id).await?;
-                let gone = delete_lanes(conn, &queue.lanes).await?;
+                let gone = delete(conn, &queue).await?;
                 Ok(Some((queue.lanes, gone)))
             })
         });
         let (lanes, gone) = found.await?.ok_or_else(|| missing(name))?;
-        // An enqueue that began before the lanes were gone may have committed after: its messages belong to nobody.
-        let late = self.db().transact(move |conn| Box::pin(async move { delete_lanes(conn, &lanes).await })).await?;
-        Ok(gone + late)
+        Ok(gone + self.delete_stragglers(lanes).await?)
     }
+}
+
+fn busy(name: &str, messages: i64, workers: i64) -> Error {
+    let messages = match messages {
+        1001.. => "more than 1000 messages".to_owned(),
+        1 => "1 message".to_owned(),
+        count => format!("{count} messages"),
+    };
+    let text = format!("queue '{name}' still has {messages} and {workers} live workers: purge it and stop them first");
+    Error::new(Kind::InvalidState, text)
+}
+
+async fn delete(conn: &mut Conn<'_>, queue: &Queue) -> Result<u64> {
+    let id = [Value::Int(queue.id)];
+    conn.execute(QUEUE_ORPHAN, &id).await?;
+    conn.execute(LANE_ORPHAN, &id).await?;
+    conn.execute(QUEUE_DELETE, &id).await?;
+    conn.execute(QUEUE_DELETE_LANES, &id).await?;
+    conn.execute(QUEUE_DELETE_ARCHIVE, &id).await?;
+    conn.execute(QUEUE_DELETE_DEDUPE, &id).await?;
+    delete_lanes(conn, &queue.lanes).await
 }
 
 async fn delete_lanes(conn: &mut Conn<'_>, lanes: &[i64]) -> Result<u64> {

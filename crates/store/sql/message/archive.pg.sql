@@ -1,0 +1,25 @@
+-- As `complete_kept`, but a copy is kept whatever the queue's retention says, and comes back. Rows are found as in
+-- `complete`.
+with clock as materialized (select {now} as now),
+     gone as (
+         delete from tenure.message m
+         using (
+             select f.row
+             from unnest($2::bigint[], $3::bigint[], $4::bigint[]) as i (id, attempt, worker)
+             cross join lateral {held} f
+         ) held
+         where m.ctid = held.row
+         returning m.*
+     )
+insert into tenure.archive (
+    id, position, queue, lane, outcome, reason, worker, leased_at, attempts, max_attempts, created_at, finished_at,
+    expire_at, key, kind, encoding, reference, producer, payload
+)
+select coalesce(g.origin_id, g.id), g.id, l.queue, g.lane, 'completed', null, g.worker, g.leased_at, g.attempts,
+       g.max_attempts, g.created_at, c.now, g.expire_at, g.key, g.kind, g.encoding, g.reference, g.producer, g.payload
+from clock c
+cross join gone g
+join tenure.lane l on l.id = g.lane
+returning
+    position, id, queue, lane, outcome, reason, worker, leased_at, attempts, max_attempts, created_at, finished_at,
+    expire_at, key, kind, encoding, reference, producer, payload

@@ -1,0 +1,1 @@
+select name from tenure.queue where id = $1
