@@ -48,10 +48,10 @@ impl Store {
             tokio::spawn(async move {
                 let result = shared.claim_free_key(&owned, lease, worker).await;
                 if let Err(Ok(Some(batch))) = reply.send(result) {
-                    shared.let_key_go(batch);
+                    shared.let_key_go(&batch);
                 }
             });
-            let back = |batch: Option<KeyBatch>| batch.into_iter().for_each(|batch| self.shared().let_key_go(batch));
+            let back = |batch: Option<KeyBatch>| batch.into_iter().for_each(|batch| self.shared().let_key_go(&batch));
             let batch = Receipt::new(answer, back).wait().await?;
             let left = wait.saturating_sub(started.elapsed());
             if batch.is_some() || left.is_zero() {
@@ -155,11 +155,11 @@ impl Shared {
     }
 
     /// Gives back a key that was leased for a caller who has gone.
-    fn let_key_go(self: &Arc<Self>, batch: KeyBatch) {
-        let shared = self.clone();
+    fn let_key_go(self: &Arc<Self>, batch: &KeyBatch) {
+        let (shared, lane, token) = (self.clone(), batch.lane, batch.token);
         tokio::spawn(async move {
-            match shared.abandon(batch.token, Duration::ZERO, true).await {
-                Ok(_) => shared.hub.ready_key(batch.lane, i64::MAX),
+            match shared.abandon(token, Duration::ZERO, true).await {
+                Ok(_) => shared.hub.ready_key(lane, i64::MAX),
                 Err(error) => {
                     tracing::warn!(%error, "the key of a caller that went away stays leased until its lease runs out");
                 }
