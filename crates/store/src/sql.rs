@@ -52,8 +52,10 @@ statements! {
     ARCHIVE_DEAD = both "archive/dead";
     ARCHIVE_GET = both "archive/get";
     ARCHIVE_LIST = both "archive/list";
+    ARCHIVE_PAGE = both "archive/page";
     ARCHIVE_PRUNE = both "archive/prune";
     ARCHIVE_REPLAY = pair "archive/replay";
+    ARCHIVE_TALLY = both "archive/tally";
     DEDUPE_FIND = pair "dedupe/find";
     DEDUPE_HOLD = pair "dedupe/hold";
     DEDUPE_PRUNE = both "dedupe/prune";
@@ -80,6 +82,7 @@ statements! {
     LANE_GET = sqlite "lane/get";
     LANE_LIST = both "lane/list";
     LANE_ORPHAN = both "lane/orphan";
+    LANE_QUEUE = both "lane/queue";
     LANE_STATS = both "lane/stats";
     MESSAGE_ARCHIVE = pair "message/archive";
     MESSAGE_BURY = pair "message/bury";

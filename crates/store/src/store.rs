@@ -240,6 +240,11 @@ impl Store {
         self.finish(fences, |_| Verb::Release { uncount: false }).await
     }
 
+    /// Gives back messages that nobody ever looked at, as if they had not been leased.
+    pub async fn put_back(&self, fences: &[Fence]) -> Result<Vec<Answer>> {
+        self.finish(fences, |_| Verb::Release { uncount: true }).await
+    }
+
     /// Gives messages back to be leased again: at once or when due, at their place or at the tail.
     pub async fn retry(&self, fences: &[Fence], due: Option<Due>, place: Place) -> Result<Vec<Answer>> {
         let verb = match (due, place) {

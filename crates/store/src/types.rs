@@ -253,6 +253,12 @@ impl Fence {
         Fence { id, attempt: Some(attempt), worker: None, keep: true }
     }
 
+    /// The same lease, if this worker holds it.
+    #[must_use]
+    pub fn by(self, worker: i64) -> Self {
+        Fence { worker: Some(worker), ..self }
+    }
+
     /// Whichever lease this worker has on the message.
     pub fn held_by(id: i64, worker: i64) -> Self {
         Fence { id, attempt: None, worker: Some(worker), keep: true }

@@ -33,6 +33,16 @@ impl Store {
         Ok(answers)
     }
 
+    /// The full name of one of the database's own functions, `enqueue` or `complete`, for drivers that this crate does
+    /// not know.
+    ///
+    /// # Errors
+    /// `Unsupported` when this store is not a PostgreSQL database.
+    pub fn postgres_function(&self, name: &str) -> Result<String> {
+        let Db::Postgres(db) = self.db() else { return Err(elsewhere(self, "PostgreSQL")) };
+        Ok(format!("{}.{}", crate::sql::quoted(&db.schema), crate::sql::quoted(name)))
+    }
+
     /// Completes messages in a transaction of the caller's on the same database. One answer each; whoever finds one that
     /// is not `Done` should roll back, because somebody else may be working on that message.
     ///

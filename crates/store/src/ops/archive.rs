@@ -44,6 +44,38 @@ impl Store {
             .await
     }
 
+    /// Finished messages of all queues, newest first: of any outcome or only the dead, delivered at least `attempts`
+    /// times, last held by `worker`.
+    pub async fn archive_page(
+        &self,
+        dead_only: bool,
+        attempts: i64,
+        worker: Option<i64>,
+        limit: i64,
+        offset: i64,
+    ) -> Result<Vec<Archived>> {
+        let params =
+            [Value::Bool(dead_only), Value::Int(attempts), worker.into(), Value::Int(limit), Value::Int(offset)];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move { decode(ARCHIVE_PAGE, &conn.query(ARCHIVE_PAGE, &params).await?, archived) })
+            })
+            .await
+    }
+
+    /// How many those are.
+    pub async fn archive_tally(&self, dead_only: bool, attempts: i64, worker: Option<i64>) -> Result<u64> {
+        let params = [Value::Bool(dead_only), Value::Int(attempts), worker.into()];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move {
+                    let rows = conn.query(ARCHIVE_TALLY, &params).await?;
+                    Ok(u64::try_from(rows[0].fields(ARCHIVE_TALLY.name).int()?).unwrap_or(0))
+                })
+            })
+            .await
+    }
+
     /// How many messages of a queue are dead, and how many finished ones are remembered in all.
     pub async fn archive_count(&self, queue: i64) -> Result<(u64, u64)> {
         let params = [Value::Int(queue)];

@@ -123,6 +123,18 @@ impl Store {
         found.await?.ok_or_else(|| Error::new(Kind::NotFound, format!("there is no queue with the number {id}")))
     }
 
+    /// The queue that a lane belongs to; none when it has been deleted.
+    pub async fn lane_queue(&self, lane: i64) -> Result<Option<i64>> {
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move {
+                    let row = conn.query_opt(LANE_QUEUE, &[Value::Int(lane)]).await?;
+                    row.map(|row| row.fields(LANE_QUEUE.name).int()).transpose()
+                })
+            })
+            .await
+    }
+
     /// Deletes a queue that nobody would miss: it must have no live message, and no worker that was heard of within
     /// `fresh`. Whether there was one.
     pub async fn queue_delete_unused(&self, name: &str, fresh: Duration) -> Result<bool> {

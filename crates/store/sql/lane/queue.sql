@@ -1,0 +1,1 @@
+select queue from tenure.lane where id = $1

@@ -1,0 +1,396 @@
+//! Dequeueing by hand: lease, then archive, delete, release or extend, each fenced by this consumer's own lease.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tenure_store::{Answer, Claim, Fence};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::observe::Observer;
+use crate::run::Run;
+use crate::store::{Store, count};
+use crate::tables::done;
+use crate::types::{ArchivedMessage, QueueMessage, Span, WorkerStatus};
+use crate::verb::Verb;
+use crate::worker::Worker;
+
+/// Takes messages out of one queue.
+///
+/// Most programs want [`run`](Consumer::run). These are the verbs for those who keep the loop in their own hands.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// use tenure::{Admin, Consumer, Producer, Store};
+/// let store = Store::connect(":memory:").await?;
+/// store.install().await?;
+/// Admin::on(&store).create_queue("mail").await?;
+/// Producer::on(&store, "mail", "host-1", 1).await?.batch_enqueue(&["to ada", "to bob"]).await?;
+///
+/// let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// let messages = consumer.dequeue().await?;
+/// assert_eq!(messages[0].json::<String>()?, "to ada");
+/// consumer.archive(&messages[0]).await?.expect("the lease is ours");
+/// consumer.release(&messages[1]).await?;
+/// assert_eq!(consumer.dequeue().await?[0].read_ct, 2);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Consumer {
+    pub(crate) store: Store,
+    pub(crate) queue: tenure_store::Queue,
+    pub(crate) worker: Worker,
+    pub(crate) observer: Observer,
+    /// The leases that this consumer was given by hand, so that a bare id names one of them and nobody else's.
+    held: Mutex<HashMap<i64, Held>>,
+}
+
+#[derive(Debug)]
+struct Held {
+    fence: Fence,
+    until: Instant,
+}
+
+/// A message under this consumer's lease: the message itself, or its id.
+#[derive(Clone, Copy, Debug)]
+pub struct Lease {
+    id: i64,
+    fence: Option<Fence>,
+}
+
+impl From<&QueueMessage> for Lease {
+    fn from(message: &QueueMessage) -> Self {
+        Lease { id: message.id, fence: message.fence }
+    }
+}
+
+impl From<i64> for Lease {
+    fn from(id: i64) -> Self {
+        Lease { id, fence: None }
+    }
+}
+
+impl From<&i64> for Lease {
+    fn from(id: &i64) -> Self {
+        Lease::from(*id)
+    }
+}
+
+impl Consumer {
+    /// Connects, and registers as a worker in this place. An earlier incarnation here is stopped and its messages are
+    /// free: a crashed consumer restarts at once. `port` is any number that tells consumers of one host apart.
+    ///
+    /// # Errors
+    /// `QueueNotFound`, or why the database cannot be used.
+    pub async fn new(config: &Config, queue_name: &str, hostname: &str, port: i32) -> Result<Self> {
+        Self::on(&Store::connect_with_config(config).await?, queue_name, hostname, port).await
+    }
+
+    /// The same over a store that is already connected.
+    ///
+    /// # Errors
+    /// As [`new`](Consumer::new).
+    pub async fn on(store: &Store, queue_name: &str, hostname: &str, port: i32) -> Result<Self> {
+        let queue = store.queue(queue_name).await?;
+        let info = store.workers().register_as("consumer", queue_name, Some(queue.id), hostname, port).await?;
+        Ok(Consumer {
+            worker: Worker::start(store, &info),
+            observer: Observer { backend: store.backend_name(), queue: queue.name.clone() },
+            store: store.clone(),
+            queue,
+            held: Mutex::default(),
+        })
+    }
+
+    /// Leases up to the configuration's batch size of messages, for its lock time, oldest first. None when the queue is
+    /// empty or paused, or this consumer is suspended. Messages with keys come through
+    /// [`run`](Consumer::run) and [`MessageQueue`](crate::MessageQueue).
+    ///
+    /// # Errors
+    /// `WorkerStopped` when this consumer was stopped.
+    pub async fn dequeue(&self) -> Result<Vec<QueueMessage>> {
+        let config = &self.store.config;
+        self.dequeue_with_options(config.default_max_batch_size, config.lock_time()).await
+    }
+
+    /// Leases up to `batch_size` messages for a time of one's own; a batch size of 0 answers with none.
+    ///
+    /// # Errors
+    /// `ValidationFailed` for a lock time that is not positive, `WorkerStopped` when this consumer was stopped.
+    pub async fn dequeue_with_options(&self, batch_size: usize, lock: impl Into<Span>) -> Result<Vec<QueueMessage>> {
+        self.take(batch_size, lock.into(), Duration::ZERO).await
+    }
+
+    /// The same, but waits for the first message: none only when the wait is over.
+    ///
+    /// # Errors
+    /// As [`dequeue_with_options`](Consumer::dequeue_with_options).
+    pub async fn dequeue_within(
+        &self,
+        wait: Duration,
+        batch_size: usize,
+        lock: impl Into<Span>,
+    ) -> Result<Vec<QueueMessage>> {
+        self.take(batch_size, lock.into(), wait).await
+    }
+
+    async fn take(&self, limit: usize, lock: Span, wait: Duration) -> Result<Vec<QueueMessage>> {
+        self.worker.check()?;
+        let lease = lock.positive("the lock time")?;
+        let asked = Instant::now();
+        let claim =
+            Claim { lanes: self.queue.lanes.clone(), limit, lease: Some(lease), worker: Some(self.worker.id), wait };
+        let act = async { Ok(self.store.kernel.claim(claim).await?) };
+        let messages = self.observer.watch("dequeue", act).await?;
+        self.observer.count("delivered", messages.len());
+        let messages: Vec<_> = messages.into_iter().map(|m| QueueMessage::leased(self.queue.id, m)).collect();
+        let mut held = self.held();
+        // Forget what was never finished, long after its lease has run out.
+        held.retain(|_, held| held.until + lease * 10 > asked);
+        for message in &messages {
+            if let Some(fence) = message.fence {
+                held.insert(message.id, Held { fence, until: Instant::now() + lease });
+            }
+        }
+        Ok(messages)
+    }
+
+    /// Completes a message and keeps it in the archive. None when the lease is not this consumer's, or not any more.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn archive(&self, message: impl Into<Lease>) -> Result<Option<ArchivedMessage>> {
+        let (_, fences) = self.fences(std::iter::once(message.into()));
+        let act = async { Ok(self.store.kernel.archive(&fences).await?) };
+        let mut archived = self.observer.watch("archive", act).await?;
+        self.observer.count("completed", archived.iter().flatten().count());
+        Ok(archived.pop().flatten().map(ArchivedMessage::from))
+    }
+
+    /// The same for many, in one statement. Which of them were archived.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn archive_batch<I>(&self, messages: I) -> Result<Vec<i64>>
+    where
+        I: IntoIterator,
+        I::Item: Into<Lease>,
+    {
+        let (_, fences) = self.fences(messages.into_iter().map(Into::into));
+        let act = async { Ok(self.store.kernel.archive(&fences).await?) };
+        let archived = self.observer.watch("archive", act).await?;
+        let ids: Vec<i64> = archived.into_iter().flatten().map(|archived| archived.id).collect();
+        self.observer.count("completed", ids.len());
+        Ok(ids)
+    }
+
+    /// Completes a message as its queue wants: kept for a while, or not at all. Whether the lease was this consumer's.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn complete(&self, message: impl Into<Lease>) -> Result<bool> {
+        self.one(&Verb::Complete, message.into()).await
+    }
+
+    /// Completes a message and keeps nothing. Whether the lease was this consumer's.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn delete(&self, message: impl Into<Lease>) -> Result<bool> {
+        self.one(&Verb::Discard, message.into()).await
+    }
+
+    /// The same for many, in one statement. One answer each, in order.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn delete_batch<I>(&self, messages: I) -> Result<Vec<bool>>
+    where
+        I: IntoIterator,
+        I::Item: Into<Lease>,
+    {
+        self.many(&Verb::Discard, messages.into_iter().map(Into::into).collect()).await
+    }
+
+    /// Gives a message back, visible at once; its delivery stays counted. Whether the lease was this consumer's.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn release(&self, message: impl Into<Lease>) -> Result<bool> {
+        self.one(&Verb::Release, message.into()).await
+    }
+
+    /// The same for many, in one statement. One answer each, in order.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn release_batch<I>(&self, messages: I) -> Result<Vec<bool>>
+    where
+        I: IntoIterator,
+        I::Item: Into<Lease>,
+    {
+        self.many(&Verb::Release, messages.into_iter().map(Into::into).collect()).await
+    }
+
+    /// Gives a message back, visible after a delay, at its place. Whether the lease was this consumer's.
+    ///
+    /// # Errors
+    /// `ValidationFailed` for a delay that is not positive.
+    pub async fn retry_after(&self, message: impl Into<Lease>, delay: impl Into<Span>) -> Result<bool> {
+        let delay = delay.into().positive("the delay")?;
+        self.one(&Verb::RetryAfter(delay), message.into()).await
+    }
+
+    /// Declares a message dead, for a reason. Whether the lease was this consumer's.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn bury(&self, message: impl Into<Lease>, reason: &str) -> Result<bool> {
+        self.one(&Verb::Bury(reason.to_owned()), message.into()).await
+    }
+
+    /// Extends a lease from its end, or from now if that has passed. Whether it was this consumer's.
+    ///
+    /// # Errors
+    /// `ValidationFailed` for an extension that is not positive.
+    pub async fn extend_visibility(&self, message: impl Into<Lease>, additional: impl Into<Span>) -> Result<bool> {
+        let extra = additional.into().positive("the extension")?;
+        let lease = message.into();
+        let (_, fences) = self.fences(std::iter::once(lease));
+        let act = async { Ok(self.store.kernel.extend(&fences, extra).await?) };
+        let extended = self.observer.watch("extend", act).await?.first().is_some_and(Option::is_some);
+        if extended && let Some(held) = self.held().get_mut(&lease.id) {
+            held.until += extra;
+        }
+        Ok(extended)
+    }
+
+    /// Completes a message inside a transaction of the caller's on the same PostgreSQL database: its work and its
+    /// completion are one.
+    ///
+    /// # Errors
+    /// `LeaseLost` when somebody else may be working on it: roll back. `UnsupportedDsn` when the store is not PostgreSQL.
+    pub async fn complete_in_postgres(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        message: &QueueMessage,
+    ) -> Result<()> {
+        let (_, fences) = self.fences(std::iter::once(message.into()));
+        let act = async { Ok(self.store.kernel.complete_in_postgres(transaction, &fences).await?) };
+        only_done(message.id, &self.observer.watch("complete_in_transaction", act).await?)
+    }
+
+    /// The same in a transaction on the same SQLite file. It does not wait: call it where the transaction lives.
+    ///
+    /// # Errors
+    /// As [`complete_in_postgres`](Consumer::complete_in_postgres).
+    #[cfg(feature = "sqlite")]
+    pub fn complete_in_sqlite(&self, transaction: &rusqlite::Transaction<'_>, message: &QueueMessage) -> Result<()> {
+        let (_, fences) = self.fences(std::iter::once(message.into()));
+        only_done(message.id, &self.store.kernel.complete_in_sqlite(transaction, &fences)?)
+    }
+
+    /// Runs a handler for every message, until told to stop. See [`Run`].
+    pub fn run<H>(&self, handler: H) -> Run<'_, H> {
+        Run::new(self, handler)
+    }
+
+    /// How many messages this consumer holds.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn count_by_worker(&self) -> Result<i64> {
+        Ok(count(self.store.kernel.worker_held(self.worker.id).await?))
+    }
+
+    /// The number of this incarnation.
+    pub fn worker_id(&self) -> i64 {
+        self.worker.id
+    }
+
+    /// The queue.
+    pub fn queue_name(&self) -> &str {
+        &self.queue.name
+    }
+
+    /// Says that this consumer lives. It also does so by itself, at the configuration's interval.
+    ///
+    /// # Errors
+    /// `WorkerStopped` when it was stopped.
+    pub async fn heartbeat(&self) -> Result<()> {
+        self.worker.heartbeat().await
+    }
+
+    /// What this consumer's worker is doing.
+    ///
+    /// # Errors
+    /// `WorkerNotFound` when it was purged.
+    pub async fn status(&self) -> Result<WorkerStatus> {
+        self.worker.status().await
+    }
+
+    /// Is handed nothing until it is resumed.
+    ///
+    /// # Errors
+    /// `InvalidStateTransition`.
+    pub async fn suspend(&self) -> Result<()> {
+        self.worker.suspend().await
+    }
+
+    /// Is handed messages again.
+    ///
+    /// # Errors
+    /// `InvalidStateTransition`.
+    pub async fn resume(&self) -> Result<()> {
+        self.worker.resume().await
+    }
+
+    /// Stops this consumer: what it holds is free at once, and it is handed nothing more.
+    ///
+    /// # Errors
+    /// `InvalidStateTransition` when it is stopped already.
+    pub async fn shutdown(&self) -> Result<()> {
+        self.worker.shutdown().await
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<i64, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fences of those leases that this consumer has, and where in the input each stands.
+    fn fences(&self, leases: impl Iterator<Item = Lease>) -> (Vec<usize>, Vec<Fence>) {
+        let held = self.held();
+        let fence = |lease: Lease| lease.fence.or_else(|| held.get(&lease.id).map(|held| held.fence));
+        leases.enumerate().filter_map(|(n, lease)| Some((n, fence(lease)?.by(self.worker.id)))).unzip()
+    }
+
+    async fn one(&self, verb: &Verb, lease: Lease) -> Result<bool> {
+        Ok(self.many(verb, vec![lease]).await?[0])
+    }
+
+    async fn many(&self, verb: &Verb, leases: Vec<Lease>) -> Result<Vec<bool>> {
+        let mut answers = vec![false; leases.len()];
+        let (places, fences) = self.fences(leases.iter().copied());
+        let (operation, event) = verb.names();
+        let act = async { Ok(verb.apply(&self.store.kernel, &fences).await?) };
+        for (place, done) in places.into_iter().zip(done(&self.observer.watch(operation, act).await?)) {
+            answers[place] = done;
+        }
+        let mut held = self.held();
+        for lease in &leases {
+            held.remove(&lease.id);
+        }
+        self.observer.count(event, answers.iter().filter(|done| **done).count());
+        Ok(answers)
+    }
+}
+
+fn only_done(id: i64, answers: &[Answer]) -> Result<()> {
+    match answers {
+        [Answer::Done] => Ok(()),
+        _ => Err(Error::LeaseLost { id }),
+    }
+}

@@ -1,0 +1,329 @@
+//! Enqueueing: now, later, at a time; one message or many; in a transaction of the caller's own.
+
+use bytes::Bytes;
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use tenure_store::{Due, NewMessage};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::observe::Observer;
+use crate::payload::{Payload, PayloadValidator};
+use crate::store::Store;
+use crate::types::{QueueMessage, Span, WorkerStatus, time};
+use crate::worker::Worker;
+
+/// What can be said about a message besides its payload.
+///
+/// ```
+/// use tenure::EnqueueOptions;
+/// let options = EnqueueOptions { dedupe_key: Some("order-4711".into()), ..EnqueueOptions::default() }.delay(30);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct EnqueueOptions {
+    /// Messages of one key are delivered together, in order, to one consumer at a time.
+    pub key: Option<String>,
+    /// A second enqueue with the same dedupe key stores nothing and answers with the first one's id.
+    pub dedupe_key: Option<String>,
+    /// Visible only after this long; zero: at once.
+    pub delay: Option<Span>,
+    /// Visible only from then on.
+    pub at: Option<DateTime<Utc>>,
+    /// Dies unless it is completed within this time of being visible.
+    pub expire: Option<Span>,
+    /// How often it may be delivered; none: as the queue says.
+    pub max_attempts: Option<u32>,
+    /// What it is for.
+    pub kind: Option<String>,
+    /// Anything else that the consumer should see.
+    pub reference: Option<String>,
+}
+
+impl EnqueueOptions {
+    /// Sets the key.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Sets the delay.
+    #[must_use]
+    pub fn delay(mut self, delay: impl Into<Span>) -> Self {
+        self.delay = Some(delay.into());
+        self
+    }
+
+    fn message(&self, payload: Payload, producer: i64) -> Result<NewMessage> {
+        let delay = self.delay.map(|delay| delay.get("the delay")).transpose()?;
+        let due = match (self.at, delay) {
+            (Some(_), Some(_)) => return Err(Error::invalid("both a delay and a time are given: choose one")),
+            (Some(at), None) => Some(Due::At(at.timestamp_micros())),
+            (None, Some(delay)) if !delay.is_zero() => Some(Due::In(delay)),
+            (None, _) => None,
+        };
+        Ok(NewMessage {
+            payload: payload.into_bytes(),
+            key: self.key.clone(),
+            dedupe: self.dedupe_key.clone(),
+            due,
+            expire: self.expire.map(|expire| expire.positive("the expiry")).transpose()?,
+            max_attempts: self.max_attempts,
+            kind: self.kind.clone(),
+            encoding: None,
+            reference: self.reference.clone(),
+            producer: Some(producer),
+        })
+    }
+}
+
+/// Puts messages into one queue.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// use tenure::{Admin, Config, Producer};
+/// # let file = tempfile::NamedTempFile::new().unwrap();
+/// let config = Config::from_dsn(file.path().to_str().unwrap());
+/// let admin = Admin::new(&config).await?;
+/// admin.install().await?;
+/// admin.create_queue("mail").await?;
+///
+/// let producer = Producer::new(&config, "mail", "host-1", 8080).await?;
+/// let message = producer.enqueue(&serde_json::json!({"to": "ada@example.com"})).await?;
+/// let later = producer.enqueue_delayed("a reminder", 3600).await?;
+/// assert!(later.vt > message.vt);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Producer {
+    store: Store,
+    queue: tenure_store::Queue,
+    worker: Worker,
+    validator: PayloadValidator,
+    observer: Observer,
+}
+
+impl Producer {
+    /// Connects, and registers as a worker in this place. `port` is any number that tells producers of one host apart.
+    ///
+    /// # Errors
+    /// `QueueNotFound`, or why the database cannot be used.
+    pub async fn new(config: &Config, queue_name: &str, hostname: &str, port: i32) -> Result<Self> {
+        Self::on(&Store::connect_with_config(config).await?, queue_name, hostname, port).await
+    }
+
+    /// The same over a store that is already connected.
+    ///
+    /// # Errors
+    /// As [`new`](Producer::new).
+    pub async fn on(store: &Store, queue_name: &str, hostname: &str, port: i32) -> Result<Self> {
+        let queue = store.queue(queue_name).await?;
+        let info = store.workers().register_as("producer", queue_name, Some(queue.id), hostname, port).await?;
+        Ok(Producer {
+            worker: Worker::start(store, &info),
+            validator: PayloadValidator::new(store.config.validation_config.clone()),
+            observer: Observer { backend: store.backend_name(), queue: queue.name.clone() },
+            store: store.clone(),
+            queue,
+        })
+    }
+
+    /// Enqueues a payload as JSON, visible at once.
+    ///
+    /// # Errors
+    /// What the payload's limits say; `WorkerStopped` after [`shutdown`](Producer::shutdown).
+    pub async fn enqueue<T: Serialize + ?Sized>(&self, payload: &T) -> Result<QueueMessage> {
+        self.enqueue_with_options(payload, &EnqueueOptions::default()).await
+    }
+
+    /// Enqueues a payload that is visible after a delay; zero: at once.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Producer::enqueue), and `ValidationFailed` for a negative delay.
+    pub async fn enqueue_delayed<T: Serialize + ?Sized>(
+        &self,
+        payload: &T,
+        delay: impl Into<Span>,
+    ) -> Result<QueueMessage> {
+        self.enqueue_with_options(payload, &EnqueueOptions::default().delay(delay)).await
+    }
+
+    /// Enqueues a payload that is visible from then on; a time that has passed means at once.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Producer::enqueue).
+    pub async fn enqueue_at<T: Serialize + ?Sized>(&self, payload: &T, at: DateTime<Utc>) -> Result<QueueMessage> {
+        self.enqueue_with_options(payload, &EnqueueOptions { at: Some(at), ..EnqueueOptions::default() }).await
+    }
+
+    /// Enqueues a payload with options.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Producer::enqueue), and `ValidationFailed` for options that cannot be right.
+    pub async fn enqueue_with_options<T: Serialize + ?Sized>(
+        &self,
+        payload: &T,
+        options: &EnqueueOptions,
+    ) -> Result<QueueMessage> {
+        let message = self.json(0, payload, options)?;
+        Ok(self.put("enqueue", vec![message]).await?.remove(0))
+    }
+
+    /// Enqueues bytes as they are, with options.
+    ///
+    /// # Errors
+    /// As [`enqueue_with_options`](Producer::enqueue_with_options).
+    pub async fn enqueue_bytes(&self, payload: impl Into<Bytes>, options: &EnqueueOptions) -> Result<QueueMessage> {
+        let message = self.checked(0, Payload::bytes(payload), options)?;
+        Ok(self.put("enqueue", vec![message]).await?.remove(0))
+    }
+
+    /// Enqueues many payloads as JSON, all or none, in one statement; the answers are in their order.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Producer::enqueue); the error names the index, and nothing was stored.
+    pub async fn batch_enqueue<T: Serialize>(&self, payloads: &[T]) -> Result<Vec<QueueMessage>> {
+        self.batch_enqueue_with_options(payloads, &EnqueueOptions::default()).await
+    }
+
+    /// The same with options that all of them share.
+    ///
+    /// # Errors
+    /// As [`batch_enqueue`](Producer::batch_enqueue).
+    pub async fn batch_enqueue_with_options<T: Serialize>(
+        &self,
+        payloads: &[T],
+        options: &EnqueueOptions,
+    ) -> Result<Vec<QueueMessage>> {
+        self.put("batch_enqueue", self.batch(payloads, options)?).await
+    }
+
+    /// Enqueues inside a transaction of the caller's on the same PostgreSQL database. Rollback leaves nothing; consumers
+    /// hear of the message when it commits.
+    ///
+    /// # Errors
+    /// As [`batch_enqueue`](Producer::batch_enqueue); `UnsupportedDsn` when this producer's store is not PostgreSQL.
+    pub async fn enqueue_in_postgres<T: Serialize>(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        payloads: &[T],
+        options: &EnqueueOptions,
+    ) -> Result<Vec<QueueMessage>> {
+        let messages = self.batch(payloads, options)?;
+        let act =
+            async { Ok(self.store.kernel.enqueue_in_postgres(transaction, &self.queue, messages.clone()).await?) };
+        let enqueued = self.observer.watch("enqueue_in_transaction", act).await?;
+        Ok(self.answers(messages, enqueued))
+    }
+
+    /// The same in a transaction on the same SQLite file. It does not wait: call it where the transaction lives.
+    ///
+    /// # Errors
+    /// As [`batch_enqueue`](Producer::batch_enqueue); `UnsupportedDsn` when this producer's store is not a SQLite file.
+    #[cfg(feature = "sqlite")]
+    pub fn enqueue_in_sqlite<T: Serialize>(
+        &self,
+        transaction: &rusqlite::Transaction<'_>,
+        payloads: &[T],
+        options: &EnqueueOptions,
+    ) -> Result<Vec<QueueMessage>> {
+        let messages = self.batch(payloads, options)?;
+        let enqueued = self.store.kernel.enqueue_in_sqlite(transaction, &self.queue, messages.clone())?;
+        Ok(self.answers(messages, enqueued))
+    }
+
+    /// Puts a dead message of this queue back: ready at once, with fresh attempts and the same id. None when there is no
+    /// dead message of this queue with this id.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn replay_from_dlq(&self, archived_id: i64) -> Result<Option<QueueMessage>> {
+        let act = self.store.replay(Some(self.queue.id), std::slice::from_ref(&archived_id));
+        Ok(self.observer.watch("replay", act).await?.remove(0))
+    }
+
+    /// The number of this incarnation.
+    pub fn worker_id(&self) -> i64 {
+        self.worker.id
+    }
+
+    /// The queue.
+    pub fn queue_name(&self) -> &str {
+        &self.queue.name
+    }
+
+    /// What this producer's worker is doing.
+    ///
+    /// # Errors
+    /// `WorkerNotFound` when it was purged.
+    pub async fn status(&self) -> Result<WorkerStatus> {
+        self.worker.status().await
+    }
+
+    /// Stops this producer.
+    ///
+    /// # Errors
+    /// `InvalidStateTransition` when it is stopped already.
+    pub async fn shutdown(&self) -> Result<()> {
+        self.worker.shutdown().await
+    }
+
+    fn json<T: Serialize + ?Sized>(&self, index: usize, payload: &T, options: &EnqueueOptions) -> Result<NewMessage> {
+        let payload = Payload::json(payload).map_err(|source| Error::Serialization { index: index as i64, source })?;
+        self.checked(index, payload, options)
+    }
+
+    fn checked(&self, index: usize, payload: Payload, options: &EnqueueOptions) -> Result<NewMessage> {
+        self.validator.check(index, &payload)?;
+        options.message(payload, self.worker.id)
+    }
+
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn batch<T: Serialize>(&self, payloads: &[T], options: &EnqueueOptions) -> Result<Vec<NewMessage>> {
+        self.worker.check()?;
+        payloads.iter().enumerate().map(|(index, payload)| self.json(index, payload, options)).collect()
+    }
+
+    async fn put(&self, operation: &'static str, messages: Vec<NewMessage>) -> Result<Vec<QueueMessage>> {
+        self.worker.check()?;
+        let act = async {
+            let enqueued = self.store.kernel.enqueue(&self.queue, None, messages.clone()).await;
+            enqueued.map_err(|error| match error.kind() {
+                tenure_store::Kind::NotFound => Error::QueueNotFound { name: self.queue.name.clone() },
+                _ => error.into(),
+            })
+        };
+        let enqueued = self.observer.watch(operation, act).await?;
+        self.observer.count("enqueued", enqueued.iter().filter(|enqueued| !enqueued.duplicate).count());
+        Ok(self.answers(messages, enqueued))
+    }
+
+    /// What was stored, from the write's own answer.
+    fn answers(&self, messages: Vec<NewMessage>, enqueued: Vec<tenure_store::Enqueued>) -> Vec<QueueMessage> {
+        let answer = |(message, enqueued): (NewMessage, tenure_store::Enqueued)| QueueMessage {
+            id: enqueued.id,
+            queue_id: self.queue.id,
+            payload: Payload::bytes(message.payload),
+            vt: time(enqueued.due_at.unwrap_or(enqueued.created_at)),
+            enqueued_at: time(enqueued.created_at),
+            read_ct: 0,
+            dequeued_at: None,
+            producer_worker_id: message.producer,
+            consumer_worker_id: None,
+            expires_at: enqueued.expire_at.map(time),
+            max_read_ct: message.max_attempts.map(i64::from),
+            key: message.key,
+            kind: message.kind,
+            reference: message.reference,
+            duplicate: enqueued.duplicate,
+            fence: None,
+        };
+        messages.into_iter().zip(enqueued).map(answer).collect()
+    }
+}

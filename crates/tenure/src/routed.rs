@@ -1,0 +1,142 @@
+//! The routed queue: messages with the same routing key are delivered together, in order, to one holder at a time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_store::{Answer, Due, NewMessage};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::store::Store;
+use crate::types::{QueueMessage, Span};
+
+/// Queues by name, with routing keys: for work that must not be done twice at once for the same thing.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// use tenure::{Admin, MessageQueue, Store};
+/// let store = Store::connect(":memory:").await?;
+/// store.install().await?;
+/// Admin::on(&store).create_queue("orders").await?;
+/// let queue = MessageQueue::on(&store);
+/// queue.enqueue("orders", "order-1", "created", None).await?;
+/// queue.enqueue("orders", "order-2", "created", None).await?;
+/// queue.enqueue("orders", "order-1", "paid", None).await?;
+///
+/// let batch = queue.dequeue_batch("orders").await?.expect("order-1 is free");
+/// assert_eq!((batch.routing_key.as_str(), batch.messages.len()), ("order-1", 2));
+/// // Nobody else gets order-1 until this is acknowledged, abandoned, or its lease runs out.
+/// assert_eq!(queue.dequeue_batch("orders").await?.expect("order-2 is free").routing_key, "order-2");
+/// queue.ack(&batch.lock_token).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MessageQueue {
+    store: Store,
+}
+
+/// All messages of one routing key that were ready, under one lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MessageBatch {
+    /// The key.
+    pub routing_key: String,
+    /// Its messages, in order.
+    pub messages: Vec<QueueMessage>,
+    /// What proves the lease.
+    pub lock_token: LockToken,
+}
+
+/// What proves that a routing key is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LockToken(i64);
+
+impl MessageQueue {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Why the database cannot be used.
+    pub async fn new(config: &Config) -> Result<Self> {
+        Ok(Self::on(&Store::connect_with_config(config).await?))
+    }
+
+    /// Over a store that is already connected.
+    pub fn on(store: &Store) -> Self {
+        MessageQueue { store: store.clone() }
+    }
+
+    /// Enqueues bytes under a routing key, visible at once or after a delay. The message's id.
+    ///
+    /// # Errors
+    /// `QueueNotFound`, or `ValidationFailed` for a key or a delay that cannot be.
+    pub async fn enqueue(
+        &self,
+        queue: &str,
+        routing_key: &str,
+        message: impl Into<Bytes>,
+        delay: Option<Span>,
+    ) -> Result<i64> {
+        let queue = self.store.queue(queue).await?;
+        let delay = delay.map(|delay| delay.get("the delay")).transpose()?.filter(|delay| !delay.is_zero());
+        let message =
+            NewMessage { key: Some(routing_key.to_owned()), due: delay.map(Due::In), ..NewMessage::new(message) };
+        Ok(self.store.kernel.enqueue(&queue, None, vec![message]).await?[0].id)
+    }
+
+    /// Leases all ready messages of the first free routing key, for the queue's lease time. None when no key is free.
+    ///
+    /// # Errors
+    /// `QueueNotFound`.
+    pub async fn dequeue_batch(&self, queue: &str) -> Result<Option<MessageBatch>> {
+        self.dequeue_batch_within(queue, Duration::ZERO).await
+    }
+
+    /// The same, but waits for a key to be free: none only when the wait is over.
+    ///
+    /// # Errors
+    /// `QueueNotFound`.
+    pub async fn dequeue_batch_within(&self, queue: &str, wait: Duration) -> Result<Option<MessageBatch>> {
+        let queue = self.store.queue(queue).await?;
+        let batch = self.store.kernel.claim_key(&queue.lanes, None, None, wait).await?;
+        Ok(batch.map(|batch| MessageBatch {
+            routing_key: batch.key,
+            lock_token: LockToken(batch.token),
+            messages: batch.messages.into_iter().map(|m| QueueMessage::leased(queue.id, m)).collect(),
+        }))
+    }
+
+    /// Completes every message of the batch and lets the key go. Messages that arrived meanwhile are not touched.
+    ///
+    /// # Errors
+    /// `LeaseLost` when the lease had run out and somebody else took the key.
+    pub async fn ack(&self, lock_token: &LockToken) -> Result<()> {
+        held(lock_token, self.store.kernel.key_complete(lock_token.0).await?)
+    }
+
+    /// Gives every message of the batch back, in its place. With a delay nobody gets the key until it has passed.
+    ///
+    /// # Errors
+    /// `LeaseLost` when the lease had run out and somebody else took the key; `ValidationFailed` for a negative delay.
+    pub async fn abandon(&self, lock_token: &LockToken, delay: Option<Span>) -> Result<()> {
+        let delay = delay.map_or(Ok(Duration::ZERO), |delay| delay.get("the delay"))?;
+        held(lock_token, self.store.kernel.key_abandon(lock_token.0, delay).await?)
+    }
+
+    /// Extends the lease of the key. Whether it was still held.
+    ///
+    /// # Errors
+    /// `ValidationFailed` for an extension that is not positive.
+    pub async fn extend(&self, lock_token: &LockToken, additional: impl Into<Span>) -> Result<bool> {
+        let extra = additional.into().positive("the extension")?;
+        Ok(self.store.kernel.key_extend(lock_token.0, extra).await?.is_some())
+    }
+}
+
+fn held(token: &LockToken, answer: Answer) -> Result<()> {
+    match answer {
+        Answer::Done => Ok(()),
+        _ => Err(Error::LeaseLost { id: token.0 }),
+    }
+}

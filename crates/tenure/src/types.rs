@@ -1,0 +1,379 @@
+//! The nouns of the library: plain structs with public fields.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde::de::DeserializeOwned;
+use tenure_store::{Fence, Micros};
+
+use crate::error::{Error, Result};
+use crate::payload::Payload;
+
+/// A time of the database's clock.
+pub(crate) fn time(micros: Micros) -> DateTime<Utc> {
+    DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
+
+/// A length of time: a [`Duration`], a [`chrono::TimeDelta`], or a number of seconds.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure::Span;
+/// assert_eq!(Span::from(30u32), Span::from(Duration::from_secs(30)));
+/// assert_eq!(Span::from(30u32), Span::from(chrono::TimeDelta::seconds(30)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span(Option<Duration>);
+
+impl Span {
+    /// The duration, unless it is negative; `what` names it in the error.
+    pub(crate) fn get(self, what: &str) -> Result<Duration> {
+        self.0.ok_or_else(|| Error::invalid(format!("{what} is negative: give a positive duration")))
+    }
+
+    /// The same, and not zero either.
+    pub(crate) fn positive(self, what: &str) -> Result<Duration> {
+        match self.get(what)? {
+            Duration::ZERO => Err(Error::invalid(format!("{what} is zero: give a positive duration"))),
+            duration => Ok(duration),
+        }
+    }
+}
+
+impl From<Duration> for Span {
+    fn from(duration: Duration) -> Self {
+        Span(Some(duration))
+    }
+}
+
+impl From<TimeDelta> for Span {
+    fn from(delta: TimeDelta) -> Self {
+        Span(delta.to_std().ok())
+    }
+}
+
+impl From<u32> for Span {
+    fn from(seconds: u32) -> Self {
+        Span(Some(Duration::from_secs(seconds.into())))
+    }
+}
+
+/// A queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueInfo {
+    /// Its number.
+    pub id: i64,
+    /// Its name.
+    pub queue_name: String,
+    /// When it was created.
+    pub created_at: DateTime<Utc>,
+    /// Since when nothing is handed out from it; none: it runs.
+    pub paused_at: Option<DateTime<Utc>>,
+    /// Its settings.
+    pub settings: tenure_store::Settings,
+}
+
+impl From<&tenure_store::Queue> for QueueInfo {
+    fn from(queue: &tenure_store::Queue) -> Self {
+        QueueInfo {
+            id: queue.id,
+            queue_name: queue.name.clone(),
+            created_at: time(queue.created_at),
+            paused_at: queue.paused_at.map(time),
+            settings: queue.settings.clone(),
+        }
+    }
+}
+
+/// A message: as it was just enqueued, as it was leased to a consumer, or as it lies in its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueMessage {
+    /// Its id, which stays the same for its whole life.
+    pub id: i64,
+    /// Its queue.
+    pub queue_id: i64,
+    /// What it carries.
+    pub payload: Payload,
+    /// When it is, or will be, visible to consumers.
+    pub vt: DateTime<Utc>,
+    /// When it was enqueued; for a duplicate, the beginning of time.
+    pub enqueued_at: DateTime<Utc>,
+    /// How often it was delivered.
+    pub read_ct: i32,
+    /// When it was last delivered.
+    pub dequeued_at: Option<DateTime<Utc>>,
+    /// The worker that enqueued it.
+    pub producer_worker_id: Option<i64>,
+    /// The worker that holds it, or held it last.
+    pub consumer_worker_id: Option<i64>,
+    /// When it dies unless it is completed before.
+    pub expires_at: Option<DateTime<Utc>>,
+    /// How often it may be delivered, when it has a limit of its own.
+    pub max_read_ct: Option<i64>,
+    /// Its key: see [`MessageQueue`](crate::MessageQueue).
+    pub key: Option<String>,
+    /// What it is for, in the producer's words.
+    pub kind: Option<String>,
+    /// Anything else the producer wanted to see again.
+    pub reference: Option<String>,
+    /// Whether an enqueue stored nothing, because its dedupe key was already taken by this id.
+    pub duplicate: bool,
+    /// What proves the lease; none when it is not leased.
+    pub(crate) fence: Option<Fence>,
+}
+
+impl QueueMessage {
+    /// Reads the payload as JSON into a type.
+    ///
+    /// # Errors
+    /// `Serialization` when it is not JSON, or not of that type.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T> {
+        self.payload.to().map_err(|source| Error::Serialization { index: self.id, source })
+    }
+
+    pub(crate) fn stored(queue_id: i64, message: tenure_store::Message) -> Self {
+        let visible = message.due_at.unwrap_or(message.leased_until.max(message.created_at));
+        QueueMessage {
+            id: message.identity(),
+            queue_id,
+            vt: time(visible),
+            enqueued_at: time(message.created_at),
+            read_ct: i32::try_from(message.attempts).unwrap_or(i32::MAX),
+            dequeued_at: message.leased_at.map(time),
+            producer_worker_id: message.producer,
+            consumer_worker_id: message.worker,
+            expires_at: message.expire_at.map(time),
+            max_read_ct: message.max_attempts,
+            duplicate: false,
+            fence: None,
+            payload: Payload::bytes(message.payload),
+            key: message.key,
+            kind: message.kind,
+            reference: message.reference,
+        }
+    }
+
+    pub(crate) fn leased(queue_id: i64, message: tenure_store::Message) -> Self {
+        let fence = message.fence();
+        QueueMessage { fence: Some(fence), ..Self::stored(queue_id, message) }
+    }
+}
+
+/// A finished message that is remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ArchivedMessage {
+    /// Its id, the same as when it lived.
+    pub id: i64,
+    /// The same once more, under the name that the archive's readers know.
+    pub original_msg_id: i64,
+    /// Its queue.
+    pub queue_id: i64,
+    /// The worker that enqueued it.
+    pub producer_worker_id: Option<i64>,
+    /// The worker that held it last.
+    pub consumer_worker_id: Option<i64>,
+    /// What it carried.
+    pub payload: Payload,
+    /// When it was enqueued.
+    pub enqueued_at: DateTime<Utc>,
+    /// When it ended, after which it was never visible again.
+    pub vt: DateTime<Utc>,
+    /// How often it was delivered.
+    pub read_ct: i32,
+    /// When it ended.
+    pub archived_at: DateTime<Utc>,
+    /// When it was last delivered.
+    pub dequeued_at: Option<DateTime<Utc>>,
+    /// How it ended: a message that was completed on its last attempt is completed, not dead.
+    pub disposition: Disposition,
+    /// Why, when it died.
+    pub reason: Option<String>,
+    /// Its key.
+    pub key: Option<String>,
+    /// What it was for.
+    pub kind: Option<String>,
+    /// What the producer wanted to see again.
+    pub reference: Option<String>,
+}
+
+impl ArchivedMessage {
+    /// From its last delivery to its end.
+    pub fn processing_duration(&self) -> Option<Duration> {
+        self.dequeued_at.and_then(|at| (self.archived_at - at).to_std().ok())
+    }
+}
+
+impl From<tenure_store::Archived> for ArchivedMessage {
+    fn from(archived: tenure_store::Archived) -> Self {
+        ArchivedMessage {
+            id: archived.id,
+            original_msg_id: archived.id,
+            queue_id: archived.queue,
+            producer_worker_id: archived.producer,
+            consumer_worker_id: archived.worker,
+            payload: Payload::bytes(archived.payload),
+            enqueued_at: time(archived.created_at),
+            vt: time(archived.finished_at),
+            read_ct: i32::try_from(archived.attempts).unwrap_or(i32::MAX),
+            archived_at: time(archived.finished_at),
+            dequeued_at: archived.leased_at.map(time),
+            disposition: match archived.outcome {
+                tenure_store::Outcome::Completed => Disposition::Completed,
+                tenure_store::Outcome::Dead => Disposition::Dead,
+                tenure_store::Outcome::Expired => Disposition::Expired,
+            },
+            reason: archived.reason,
+            key: archived.key,
+            kind: archived.kind,
+            reference: archived.reference,
+        }
+    }
+}
+
+/// How a message ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Disposition {
+    /// Its consumer completed it.
+    Completed,
+    /// It ran out of attempts, or was buried.
+    Dead,
+    /// It lived longer than it was allowed to.
+    Expired,
+}
+
+/// What is in a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueMetrics {
+    /// Its name.
+    pub name: String,
+    /// Everything that lives: pending, delayed and locked.
+    pub total_messages: i64,
+    /// Can be dequeued now.
+    pub pending_messages: i64,
+    /// Visible later.
+    pub delayed_messages: i64,
+    /// Leased now.
+    pub locked_messages: i64,
+    /// Finished and remembered, the dead included.
+    pub archived_messages: i64,
+    /// Dead or expired, waiting to be replayed or forgotten.
+    pub dead_messages: i64,
+    /// When the oldest pending message was enqueued.
+    pub oldest_pending_message: Option<DateTime<Utc>>,
+    /// When the newest message was enqueued.
+    pub newest_message: Option<DateTime<Utc>>,
+}
+
+/// What is in the whole database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SystemStats {
+    /// Queues.
+    pub total_queues: i64,
+    /// Workers, stopped ones included.
+    pub total_workers: i64,
+    /// Workers heard of within three heartbeats.
+    pub active_workers: i64,
+    /// Everything that lives in any queue.
+    pub total_messages: i64,
+    /// Can be dequeued now.
+    pub pending_messages: i64,
+    /// Leased now.
+    pub locked_messages: i64,
+    /// Finished and remembered.
+    pub archived_messages: i64,
+    /// Those of them that are dead.
+    pub dead_messages: i64,
+    /// The newest migration.
+    pub schema_version: String,
+}
+
+/// A registered process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerInfo {
+    /// The number of this incarnation.
+    pub id: i64,
+    /// Where it runs.
+    pub hostname: String,
+    /// What tells it from others there.
+    pub port: i32,
+    /// The queue it works on, if it is one.
+    pub queue_id: Option<i64>,
+    /// When it registered.
+    pub started_at: DateTime<Utc>,
+    /// When it was last heard of.
+    pub heartbeat_at: DateTime<Utc>,
+    /// When it stopped.
+    pub shutdown_at: Option<DateTime<Utc>>,
+    /// What it is doing.
+    pub status: WorkerStatus,
+}
+
+pub use tenure_store::WorkerStatus;
+
+impl WorkerInfo {
+    /// The name under which the kernel knows a worker: one incarnation at a time for each.
+    pub(crate) fn name(role: &str, queue: &str, hostname: &str, port: i32) -> String {
+        format!("{role}/{queue}@{hostname}:{port}")
+    }
+}
+
+impl From<tenure_store::Worker> for WorkerInfo {
+    fn from(worker: tenure_store::Worker) -> Self {
+        let place = worker.name.rsplit_once('@').map_or(worker.name.as_str(), |(_, place)| place);
+        let (hostname, port) = place.rsplit_once(':').unwrap_or((place, "0"));
+        WorkerInfo {
+            id: worker.id,
+            hostname: hostname.to_owned(),
+            port: port.parse().unwrap_or(0),
+            queue_id: worker.queue,
+            started_at: time(worker.started_at),
+            heartbeat_at: time(worker.heartbeat_at),
+            shutdown_at: worker.stopped_at.map(time),
+            status: worker.status,
+        }
+    }
+}
+
+/// How the workers are, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerHealthStats {
+    /// All of them.
+    pub total_workers: i64,
+    /// Ready, stale ones included.
+    pub ready_workers: i64,
+    /// Suspended, stale ones included.
+    pub suspended_workers: i64,
+    /// Stopped.
+    pub stopped_workers: i64,
+    /// Not stopped, but silent for longer than they should be.
+    pub stale_workers: i64,
+}
+
+/// What [`Admin::purge_stale_workers`](crate::Admin::purge_stale_workers) did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerPurgeResult {
+    /// Workers that were stopped, or had been long enough to be forgotten.
+    pub workers_purged: u64,
+    /// Messages that are free again.
+    pub messages_released: u64,
+    /// The workers that were stopped.
+    pub worker_ids: Vec<i64>,
+}
+
+/// Whether several processes may use one database at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConcurrencyModel {
+    /// Made for one process. SQLite stays correct with more, one writing at a time; the Turso engine refuses a second.
+    SingleProcess,
+    /// Made for any number.
+    MultiProcess,
+}
