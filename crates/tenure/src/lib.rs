@@ -16,7 +16,10 @@
 //! producer.enqueue("hello").await?;
 //!
 //! let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
-//! let handle = |mail: Delivery| async move { println!("{}", mail.json::<String>()?); tenure::Result::Ok(()) };
+//! async fn handle(mail: Delivery) -> tenure::Result<()> {
+//!     println!("{}", mail.json::<String>()?);
+//!     Ok(())
+//! }
 //! let summary = consumer.run(handle).until(tokio::time::sleep(Duration::from_millis(200))).await?;
 //! assert_eq!(summary.completed, 1);
 //! # Ok(())

@@ -1,0 +1,202 @@
+//! Leases, starts handlers while there is room, and ends in order.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tenure_store::Claim;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::keeper::Keeper;
+use super::work::{Counts, Handler, Unit, Work};
+use super::{RetryPolicy, Summary, jittered};
+use crate::consumer::Consumer;
+use crate::error::{Error, Result};
+use crate::store::maintain_queue;
+
+/// How long one claim waits for messages; then it is asked again.
+const WAIT: Duration = Duration::from_secs(10);
+/// How often the queue is swept for what has expired and for what its retention says.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
+
+pub(super) struct Loop<'a> {
+    pub(super) consumer: &'a Consumer,
+    pub(super) call: Handler,
+    pub(super) concurrency: usize,
+    pub(super) lease: Duration,
+    pub(super) retry: RetryPolicy,
+    pub(super) grace: Duration,
+}
+
+impl Loop<'_> {
+    pub(super) async fn run(self, mut until: BoxFuture<'_, ()>) -> Result<Summary> {
+        if self.concurrency == 0 {
+            return Err(Error::invalid("concurrency is 0: let at least one handler work"));
+        }
+        if self.lease < Duration::from_millis(100) {
+            return Err(Error::invalid("the lease is shorter than 100 ms: it could not be extended in time"));
+        }
+        let keeper = Arc::new(Keeper::new(&self.consumer.store.kernel, self.lease));
+        let keeping = tokio::spawn(keeper.clone().run());
+        let _keeping = AbortOnDrop(keeping);
+        let _maintaining =
+            AbortOnDrop(tokio::spawn(maintain(self.consumer.store.kernel.clone(), self.consumer.queue.clone())));
+        let work = Arc::new(Work {
+            kernel: self.consumer.store.kernel.clone(),
+            queue: self.consumer.queue.clone(),
+            worker: self.consumer.worker.id,
+            observer: self.consumer.observer.clone(),
+            call: self.call.clone(),
+            keeper: keeper.clone(),
+            retry: self.retry,
+            counts: Counts::default(),
+        });
+        let mut tasks = JoinSet::new();
+        let mut waiting: VecDeque<(u64, Unit)> = VecDeque::new();
+        let result = self.drive(&mut until, &work, &mut tasks, &mut waiting).await;
+        self.stop(&work, tasks, waiting).await;
+        result.map(|()| work.counts.summary())
+    }
+
+    /// Leases and starts, until told to stop.
+    async fn drive(
+        &self,
+        until: &mut BoxFuture<'_, ()>,
+        work: &Arc<Work>,
+        tasks: &mut JoinSet<()>,
+        waiting: &mut VecDeque<(u64, Unit)>,
+    ) -> Result<()> {
+        let mut messages = Claims::new(self, ClaimKind::Messages);
+        let mut keys = Claims::new(self, ClaimKind::Keys);
+        loop {
+            while tasks.len() < self.concurrency
+                && let Some((ticket, unit)) = waiting.pop_front()
+            {
+                tasks.spawn(work.clone().handle(ticket, unit));
+            }
+            // As many again as are being worked on may wait their turn here, so that handlers never wait for a claim.
+            let room = (2 * self.concurrency).saturating_sub(tasks.len() + waiting.len());
+            tokio::select! {
+                biased;
+                () = &mut *until => return Ok(()),
+                () = self.consumer.worker.fenced.cancelled() => {
+                    return Err(Error::WorkerStopped { id: self.consumer.worker.id });
+                }
+                Some(ended) = tasks.join_next(), if !tasks.is_empty() => {
+                    if let Err(error) = ended {
+                        tracing::error!(%error, "a task of the consumer ended early; its message comes again");
+                    }
+                }
+                units = messages.next(room), if room > 0 => waiting.extend(work.register(units?)),
+                units = keys.next(1), if room > 0 => waiting.extend(work.register(units?)),
+            }
+        }
+    }
+
+    /// Finishes or gives back everything.
+    async fn stop(&self, work: &Arc<Work>, mut tasks: JoinSet<()>, waiting: VecDeque<(u64, Unit)>) {
+        for (ticket, unit) in waiting {
+            work.put_back(ticket, unit).await;
+        }
+        let all_done = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(self.grace, all_done).await.is_ok() {
+            return;
+        }
+        work.keeper.lose_all();
+        // A moment for handlers that listen to their token.
+        let moment = Duration::from_millis(200).min(self.grace);
+        let all_done = async { while tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(moment, all_done).await.is_ok() {
+            return;
+        }
+        tasks.shutdown().await;
+        work.release_all().await;
+    }
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn maintain(kernel: tenure_store::Store, queue: tenure_store::Queue) {
+    loop {
+        tokio::time::sleep(jittered(MAINTAIN_EVERY)).await;
+        if let Err(error) = maintain_queue(&kernel, &queue).await {
+            tracing::warn!(%error, queue = %queue.name, "housekeeping failed, and is tried again in a minute");
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum ClaimKind {
+    Messages,
+    Keys,
+}
+
+/// One kind of claim, asked again and again; errors of a database that is away are waited out.
+struct Claims<'a> {
+    run: &'a Loop<'a>,
+    kind: ClaimKind,
+    going_on: Option<BoxFuture<'a, tenure_store::Result<Vec<Unit>>>>,
+    failures: u32,
+    rest_until: Option<Instant>,
+}
+
+impl<'a> Claims<'a> {
+    fn new(run: &'a Loop<'a>, kind: ClaimKind) -> Self {
+        Claims { run, kind, going_on: None, failures: 0, rest_until: None }
+    }
+
+    /// The next units; what is going on goes on when this is dropped.
+    async fn next(&mut self, room: usize) -> Result<Vec<Unit>> {
+        if let Some(until) = self.rest_until {
+            tokio::time::sleep_until(until).await;
+            self.rest_until = None;
+        }
+        let (run, kind) = (self.run, self.kind);
+        let claim = self.going_on.get_or_insert_with(|| ask(run, kind, room).boxed());
+        let result = claim.await;
+        self.going_on = None;
+        match result {
+            Ok(units) => {
+                self.failures = 0;
+                Ok(units)
+            }
+            Err(error) if error.is_retryable() => {
+                self.failures = (self.failures + 1).min(6);
+                let rest = jittered(Duration::from_millis(50 << self.failures));
+                tracing::warn!(%error, ?rest, "cannot lease messages, and will try again");
+                self.rest_until = Some(Instant::now() + rest);
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+async fn ask(run: &Loop<'_>, kind: ClaimKind, limit: usize) -> tenure_store::Result<Vec<Unit>> {
+    let Consumer { store, queue, worker, .. } = run.consumer;
+    match kind {
+        ClaimKind::Messages => {
+            let claim = Claim {
+                lanes: queue.lanes.clone(),
+                limit,
+                lease: Some(run.lease),
+                worker: Some(worker.id),
+                wait: WAIT,
+            };
+            Ok(store.kernel.claim(claim).await?.into_iter().map(Unit::Message).collect())
+        }
+        ClaimKind::Keys => {
+            let batch = store.kernel.claim_key(&queue.lanes, Some(run.lease), Some(worker.id), WAIT).await?;
+            Ok(batch.into_iter().map(Unit::Key).collect())
+        }
+    }
+}
