@@ -1,14 +1,13 @@
 //! The project's own commands, run as `cargo xtask <command>`.
 
 mod cargo;
-mod postgres;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::cargo::{Cargo, Result};
-use crate::postgres::{Cluster, Durability};
+use tenure_cluster::{Cluster, Durability};
 
 /// Develops Tenure.
 #[derive(Parser)]

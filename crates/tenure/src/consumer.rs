@@ -54,6 +54,9 @@ struct Held {
     until: Instant,
 }
 
+/// What the kernel hands out at a time, so that nobody waits long for somebody greedy.
+const HAND: usize = 1000;
+
 /// A message under this consumer's lease: the message itself, or its id.
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
@@ -141,9 +144,23 @@ impl Consumer {
         self.worker.check()?;
         let lease = lock.positive("the lock time")?;
         let asked = Instant::now();
-        let claim =
-            Claim { lanes: self.queue.lanes.clone(), limit, lease: Some(lease), worker: Some(self.worker.id), wait };
-        let act = async { Ok(self.store.kernel.claim(claim).await?) };
+        let claim = |limit, wait| Claim {
+            lanes: self.queue.lanes.clone(),
+            limit,
+            lease: Some(lease),
+            worker: Some(self.worker.id),
+            wait,
+        };
+        let act = async {
+            let mut messages = self.store.kernel.claim(claim(limit, wait)).await?;
+            let mut more = messages.len();
+            while more == HAND && messages.len() < limit {
+                let next = self.store.kernel.claim(claim(limit - messages.len(), Duration::ZERO)).await?;
+                more = next.len();
+                messages.extend(next);
+            }
+            Ok(messages)
+        };
         let messages = self.observer.watch("dequeue", act).await?;
         self.observer.count("delivered", messages.len());
         let messages: Vec<_> = messages.into_iter().map(|m| QueueMessage::leased(self.queue.id, m)).collect();

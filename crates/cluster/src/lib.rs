@@ -6,29 +6,39 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::cargo::Result;
+/// Whatever went wrong, in words.
+pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// What a commit waits for.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Durability {
+pub enum Durability {
     /// The disk: for benchmarks.
     Full,
     /// Nothing: for tests.
     None,
 }
 
-pub(crate) struct Cluster {
+/// A running server, and its data.
+pub struct Cluster {
     server: Child,
     folder: PathBuf,
+    settings: Vec<String>,
+    port: u16,
     dsn: String,
 }
 
+/// Tells the clusters of one process apart.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
 impl Cluster {
-    pub(crate) fn start(durability: Durability) -> Result<Self> {
+    /// Makes the data and starts the server; installs PostgreSQL when it is missing.
+    pub fn start(durability: Durability) -> Result<Self> {
         let bin = binaries()?;
-        let folder = std::env::temp_dir().join(format!("tenure-pg-{}", std::process::id()));
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tenure-pg-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         if is_root() {
             succeed(Command::new("chown").arg("postgres:").arg(&folder))?;
@@ -52,20 +62,33 @@ impl Cluster {
             Durability::None => settings.push("fsync=off".to_owned()),
             Durability::Full => settings.extend(["shared_buffers=1GB", "max_wal_size=4GB"].map(str::to_owned)),
         }
-        let mut server = as_postgres(&bin.join("postgres"));
-        server.arg("-D").arg(&data);
-        for setting in settings {
-            server.args(["-c", &setting]);
-        }
-        let log = std::fs::File::create(folder.join("log"))?;
-        let server = server.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
         let dsn = format!("postgres://postgres@127.0.0.1:{port}/postgres");
-        let mut cluster = Cluster { server, folder, dsn };
+        let server = serve(&bin, &folder, &settings)?;
+        let mut cluster = Cluster { server, folder, settings, port, dsn };
         cluster.wait(&bin, port)?;
         Ok(cluster)
     }
 
-    pub(crate) fn dsn(&self) -> &str {
+    /// Ends the server at once, as a crash would, and starts it again on the same data and port.
+    pub fn crash_and_restart(&mut self, away: Duration) -> Result<()> {
+        let bin = binaries()?;
+        self.quit();
+        std::thread::sleep(away);
+        self.server = serve(&bin, &self.folder, &self.settings)?;
+        self.wait(&bin, self.port)
+    }
+
+    /// SIGQUIT: at once, without saving anything. The server's own children end with it.
+    fn quit(&mut self) {
+        let pid = self.server.id().to_string();
+        if Command::new("kill").args(["-QUIT", &pid]).status().is_err() {
+            self.server.kill().ok();
+        }
+        self.server.wait().ok();
+    }
+
+    /// Where it is.
+    pub fn dsn(&self) -> &str {
         &self.dsn
     }
 
@@ -89,14 +112,19 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // SIGQUIT: at once, without saving anything; the data is thrown away.
-        let pid = self.server.id().to_string();
-        if Command::new("kill").args(["-QUIT", &pid]).status().is_err() {
-            self.server.kill().ok();
-        }
-        self.server.wait().ok();
+        self.quit();
         std::fs::remove_dir_all(&self.folder).ok();
     }
+}
+
+fn serve(bin: &Path, folder: &Path, settings: &[String]) -> Result<Child> {
+    let mut server = as_postgres(&bin.join("postgres"));
+    server.arg("-D").arg(folder.join("data"));
+    for setting in settings {
+        server.args(["-c", setting]);
+    }
+    let log = std::fs::File::options().create(true).append(true).open(folder.join("log"))?;
+    Ok(server.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?)
 }
 
 fn binaries() -> Result<PathBuf> {

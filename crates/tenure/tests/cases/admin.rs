@@ -1,0 +1,275 @@
+use std::time::Duration;
+
+use tenure::{Config, Consumer, Disposition, Error, Settings, Store, WorkerStatus};
+
+use super::Harness;
+
+pub(crate) async fn a_queue_is_created_once_and_found(h: &Harness) {
+    let admin = h.admin();
+    let created = admin.create_queue("b").await.unwrap();
+    assert!(matches!(admin.create_queue("b").await.unwrap_err(), Error::QueueAlreadyExists { name } if name == "b"));
+    assert_eq!(admin.get_or_create_queue("b").await.unwrap(), created);
+    admin.get_or_create_queue("a").await.unwrap();
+    let names: Vec<_> = admin.list_queues().await.unwrap().into_iter().map(|queue| queue.queue_name).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(h.store.queues().get_by_id(created.id).await.unwrap(), created);
+    assert!(h.store.queues().exists("a").await.unwrap());
+    assert!(!h.store.queues().exists("c").await.unwrap());
+    assert_eq!(created.settings.max_attempts, Some(5), "the configuration's max_read_ct");
+    assert_eq!(created.settings.lease, Duration::from_secs(30));
+    let settings = Settings { max_attempts: Some(2), ..created.settings };
+    assert_eq!(admin.update_queue("b", settings).await.unwrap().settings.max_attempts, Some(2));
+}
+
+pub(crate) async fn a_missing_queue_is_an_error_by_name_and_by_number(h: &Harness) {
+    let admin = h.admin();
+    let missing = |error: Error| matches!(error, Error::QueueNotFound { name } if name == "nope");
+    assert!(missing(admin.get_queue("nope").await.unwrap_err()));
+    assert!(missing(admin.get_queue_metrics("nope").await.unwrap_err()));
+    assert!(missing(admin.purge_queue("nope").await.unwrap_err()));
+    assert!(missing(admin.pause_queue("nope").await.unwrap_err()));
+    assert!(missing(Consumer::on(&h.store, "nope", "host", 1).await.unwrap_err()));
+    let error = h.store.queues().get_by_id(4711).await.unwrap_err();
+    assert!(matches!(error, Error::QueueNotFound { name } if name == "4711"));
+    assert!(h.store.queues().get_metrics(4711).await.is_err());
+}
+
+pub(crate) async fn bad_names_are_refused(h: &Harness) {
+    for name in ["", "\0", &"x".repeat(10_000)] {
+        let error = h.admin().create_queue(name).await.unwrap_err();
+        assert!(matches!(error, Error::ValidationFailed { .. }), "{error:?}");
+    }
+    assert!(h.admin().list_queues().await.unwrap().is_empty());
+    h.admin().create_queue("jobs").await.unwrap();
+    assert!(matches!(Consumer::on(&h.store, "jobs", " ", 1).await.unwrap_err(), Error::ValidationFailed { .. }));
+}
+
+pub(crate) async fn a_queue_in_use_is_not_deleted_and_a_missing_one_answers_zero(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    producer.enqueue("x").await.unwrap();
+    let error = h.admin().delete_queue("jobs").await.unwrap_err();
+    assert!(matches!(&error, Error::QueueInUse { name, .. } if name == "jobs"), "{error:?}");
+    assert!(error.to_string().contains("1 message and 2 live workers"), "{error}");
+    assert_eq!(h.admin().purge_queue("jobs").await.unwrap(), 1);
+    producer.shutdown().await.unwrap();
+    drop(consumer);
+    // Nobody has heard of the consumer for three heartbeats: its row does not block.
+    h.silence();
+    assert_eq!(h.admin().delete_queue("jobs").await.unwrap(), 1);
+    assert_eq!(h.admin().delete_queue("jobs").await.unwrap(), 0);
+}
+
+pub(crate) async fn a_purge_removes_what_lives_and_keeps_the_archive(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    producer.batch_enqueue(&[1, 2, 3]).await.unwrap();
+    producer.enqueue_delayed(&4, 60).await.unwrap();
+    let taken = consumer.dequeue_with_options(2, 30).await.unwrap();
+    consumer.archive(&taken[0]).await.unwrap().unwrap();
+    assert_eq!(h.admin().purge_queue("jobs").await.unwrap(), 3);
+    assert!(!consumer.release(&taken[1]).await.unwrap());
+    let metrics = h.admin().get_queue_metrics("jobs").await.unwrap();
+    assert_eq!((metrics.total_messages, metrics.archived_messages), (0, 1));
+    assert_eq!(h.store.workers().list(None).await.unwrap().len(), 2);
+}
+
+pub(crate) async fn metrics_tell_states_apart(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    producer.batch_enqueue(&[1, 2, 3, 4]).await.unwrap();
+    h.advance(Duration::from_secs(1));
+    let newest = producer.enqueue(&5).await.unwrap();
+    producer.enqueue_delayed(&6, 60).await.unwrap();
+    let taken = consumer.dequeue_with_options(3, 30).await.unwrap();
+    consumer.archive(&taken[0]).await.unwrap();
+    consumer.bury(&taken[1], "no").await.unwrap();
+    let metrics = h.admin().get_queue_metrics("jobs").await.unwrap();
+    assert_eq!(
+        (metrics.pending_messages, metrics.delayed_messages, metrics.locked_messages, metrics.total_messages),
+        (2, 1, 1, 4)
+    );
+    assert_eq!((metrics.archived_messages, metrics.dead_messages), (2, 1));
+    assert_eq!(metrics.oldest_pending_message.unwrap().timestamp_micros(), super::START);
+    assert_eq!(metrics.newest_message, Some(newest.enqueued_at));
+    let stats = h.admin().get_system_stats().await.unwrap();
+    assert_eq!((stats.total_queues, stats.total_workers, stats.active_workers), (1, 2, 2));
+    assert_eq!((stats.pending_messages, stats.locked_messages, stats.total_messages), (2, 1, 4));
+    assert_eq!((stats.archived_messages, stats.dead_messages), (2, 1));
+    assert_eq!(stats.schema_version, "2");
+}
+
+pub(crate) async fn a_message_without_attempts_left_is_dead_and_can_be_replayed_once(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let other = h.admin().create_queue("other").await.unwrap();
+    let sent = producer.enqueue("x").await.unwrap();
+    for attempt in 1..=5 {
+        assert_eq!(consumer.dequeue().await.unwrap()[0].read_ct, attempt);
+        h.advance(Duration::from_secs(30));
+    }
+    assert!(consumer.dequeue().await.unwrap().is_empty());
+    let dead = h.admin().list_dead("jobs", 10).await.unwrap().remove(0);
+    assert_eq!((dead.id, dead.disposition, dead.read_ct), (sent.id, Disposition::Dead, 5));
+    assert_eq!(dead.producer_worker_id, Some(producer.worker_id()));
+    assert_eq!(dead.consumer_worker_id, Some(consumer.worker_id()));
+    assert_eq!(h.admin().count_dead("jobs").await.unwrap(), 1);
+    assert_eq!(h.store.archive().count_dlq(5).await.unwrap(), 1);
+    assert_eq!(h.store.archive().count_dlq(6).await.unwrap(), 0);
+    // Only its own queue's producer can replay it.
+    let stranger = tenure::Producer::on(&h.store, &other.queue_name, "host", 1).await.unwrap();
+    assert_eq!(stranger.replay_from_dlq(sent.id).await.unwrap(), None);
+    let replayed = producer.replay_from_dlq(sent.id).await.unwrap().unwrap();
+    assert_eq!((replayed.id, replayed.read_ct, replayed.payload), (sent.id, 0, sent.payload));
+    assert_eq!(replayed.producer_worker_id, Some(producer.worker_id()));
+    assert_eq!(replayed.enqueued_at, sent.enqueued_at);
+    assert_eq!(h.admin().replay_from_dlq(sent.id).await.unwrap(), None);
+    assert_eq!(consumer.dequeue().await.unwrap()[0].read_ct, 1);
+}
+
+pub(crate) async fn dead_messages_are_replayed_by_kind(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    for kind in ["a", "b", "a"] {
+        let options = tenure::EnqueueOptions { kind: Some(kind.into()), ..Default::default() };
+        producer.enqueue_with_options("x", &options).await.unwrap();
+    }
+    for message in consumer.dequeue().await.unwrap() {
+        consumer.bury(&message, "broken").await.unwrap();
+    }
+    assert_eq!(h.admin().replay_dead("jobs", Some("a"), 100).await.unwrap(), 2);
+    assert_eq!(h.admin().replay_dead("jobs", None, 100).await.unwrap(), 1);
+    assert_eq!(h.admin().replay_dead("jobs", None, 100).await.unwrap(), 0);
+    assert_eq!(consumer.dequeue().await.unwrap().len(), 3);
+}
+
+pub(crate) async fn dlq_batch_leaves_a_message_whose_last_lease_still_runs(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let sent = producer.batch_enqueue(&[1, 2]).await.unwrap();
+    let taken = consumer.dequeue().await.unwrap();
+    consumer.release(&taken[0]).await.unwrap();
+    assert_eq!(h.admin().dlq_batch(1).await.unwrap(), [sent[0].id]);
+    assert!(h.admin().dlq_batch(1).await.unwrap().is_empty());
+    assert_eq!(consumer.archive(&taken[1]).await.unwrap().unwrap().disposition, Disposition::Completed);
+    assert!(h.admin().dlq_batch_of("jobs", 1).await.unwrap().is_empty());
+    assert!(matches!(h.admin().dlq_batch(0).await.unwrap_err(), Error::ValidationFailed { .. }));
+    assert!(matches!(h.admin().dlq_batch(-1).await.unwrap_err(), Error::ValidationFailed { .. }));
+    // A completed message is never replayed.
+    assert_eq!(h.admin().replay_from_dlq(sent[1].id).await.unwrap(), None);
+    assert!(h.admin().replay_from_dlq(sent[0].id).await.unwrap().is_some());
+}
+
+pub(crate) async fn a_dead_workers_messages_are_released_and_it_is_purged(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    producer.batch_enqueue(&[1, 2]).await.unwrap();
+    consumer.dequeue_with_options(2, 3600).await.unwrap();
+    let crashed = consumer.worker_id();
+    drop(consumer);
+    h.advance(Duration::from_secs(60));
+    producer_lives(h, &producer).await;
+    assert_eq!(h.admin().worker_health_stats(30).await.unwrap().stale_workers, 1);
+    assert_eq!(h.admin().release_zombie_messages(30).await.unwrap(), 2);
+    let second = h.consumer(2).await;
+    assert_eq!(second.dequeue().await.unwrap().len(), 2);
+    let purged = h.admin().purge_stale_workers(30).await.unwrap();
+    assert_eq!((purged.workers_purged, purged.messages_released, purged.worker_ids), (1, 0, vec![crashed]));
+    assert_eq!(h.store.workers().get_status(crashed).await.unwrap(), WorkerStatus::Stopped);
+    assert!(matches!(h.store.workers().heartbeat(crashed).await.unwrap_err(), Error::WorkerStopped { .. }));
+    h.advance(Duration::from_secs(60));
+    producer_lives(h, &producer).await;
+    second.heartbeat().await.unwrap();
+    assert_eq!(h.admin().purge_stale_workers(30).await.unwrap().workers_purged, 1);
+    assert!(matches!(h.store.workers().get(crashed).await.unwrap_err(), Error::WorkerNotFound { .. }));
+    assert!(h.admin().release_zombie_messages(0).await.is_err());
+    assert!(h.admin().purge_stale_workers(chrono::TimeDelta::seconds(-1)).await.is_err());
+}
+
+async fn producer_lives(h: &Harness, producer: &tenure::Producer) {
+    h.store.workers().heartbeat(producer.worker_id()).await.unwrap();
+}
+
+pub(crate) async fn worker_states_change_only_along_allowed_ways(h: &Harness) {
+    let workers = h.store.workers();
+    let worker = workers.register(None, "host.example", 8080).await.unwrap();
+    assert_eq!((worker.hostname.as_str(), worker.port, worker.status), ("host.example", 8080, WorkerStatus::Ready));
+    let error = workers.resume(worker.id).await.unwrap_err();
+    assert!(matches!(&error, Error::InvalidStateTransition { from, to, .. } if from == "ready" && to == "ready"));
+    workers.suspend(worker.id).await.unwrap();
+    assert!(workers.suspend(worker.id).await.is_err());
+    workers.resume(worker.id).await.unwrap();
+    assert!(workers.is_healthy(worker.id, 10).await.unwrap());
+    assert!(!workers.is_healthy(worker.id, 0).await.unwrap());
+    h.advance(Duration::from_secs(10));
+    assert!(!workers.is_healthy(worker.id, 10).await.unwrap());
+    workers.shutdown(worker.id).await.unwrap();
+    assert!(workers.shutdown(worker.id).await.is_err());
+    let stats = workers.health_stats(10).await.unwrap();
+    assert_eq!((stats.total_workers, stats.stopped_workers, stats.stale_workers), (1, 1, 0));
+    assert!(matches!(workers.heartbeat(4711).await.unwrap_err(), Error::WorkerNotFound { id: 4711 }));
+    assert!(matches!(workers.suspend(4711).await.unwrap_err(), Error::WorkerNotFound { id: 4711 }));
+}
+
+pub(crate) async fn the_archive_lists_newest_first_and_refuses_negative_numbers(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let sent = producer.batch_enqueue(&[1, 2, 3]).await.unwrap();
+    for message in consumer.dequeue().await.unwrap() {
+        h.advance(Duration::from_secs(1));
+        consumer.archive(&message).await.unwrap().unwrap();
+    }
+    let archive = h.store.archive();
+    let ids = |page: Vec<tenure::ArchivedMessage>| page.into_iter().map(|message| message.id).collect::<Vec<_>>();
+    assert_eq!(ids(archive.list(10, 0).await.unwrap()), [sent[2].id, sent[1].id, sent[0].id]);
+    assert_eq!(ids(archive.list(1, 1).await.unwrap()), [sent[1].id]);
+    assert_eq!(ids(archive.list_by_worker(consumer.worker_id(), 10, 0).await.unwrap()).len(), 3);
+    assert!(archive.list_by_worker(4711, 10, 0).await.unwrap().is_empty());
+    assert_eq!((archive.count().await.unwrap(), archive.count_dlq(0).await.unwrap()), (3, 0));
+    assert!(archive.list_dlq(0, 10, 0).await.unwrap().is_empty());
+    let kept = archive.get(sent[0].id).await.unwrap();
+    assert_eq!(kept.processing_duration(), Some(Duration::from_secs(1)));
+    assert!(matches!(archive.get(4711).await.unwrap_err(), Error::MessageNotFound { id: 4711 }));
+    for (limit, offset) in [(-1, 0), (1, -1)] {
+        assert!(matches!(archive.list(limit, offset).await.unwrap_err(), Error::ValidationFailed { .. }));
+    }
+}
+
+pub(crate) async fn retention_forgets_what_is_old(h: &Harness) {
+    let settings = Settings { retain_completed: Some(Duration::from_secs(60)), ..Settings::default() };
+    h.admin().create_queue_with("jobs", settings).await.unwrap();
+    let (producer, consumer) = (h.producer().await, h.consumer(1).await);
+    producer.enqueue("x").await.unwrap();
+    assert!(consumer.complete(&consumer.dequeue().await.unwrap()[0]).await.unwrap());
+    h.admin().maintain_queue("jobs").await.unwrap();
+    assert_eq!(h.store.archive().count().await.unwrap(), 1);
+    h.advance(Duration::from_secs(61));
+    h.store.maintain().await.unwrap();
+    assert_eq!(h.store.archive().count().await.unwrap(), 0);
+    assert_eq!(h.admin().prune_archive("jobs", 0).await.unwrap(), 0);
+}
+
+pub(crate) async fn tables_have_their_names_and_the_store_its_own(h: &Harness) {
+    let names = [
+        h.store.queues().table_name(),
+        h.store.messages().table_name(),
+        h.store.workers().table_name(),
+        h.store.archive().table_name(),
+    ];
+    assert_eq!(names, ["queue", "message", "worker", "archive"]);
+    assert!(["postgres", "sqlite", "turso"].contains(&h.admin().backend_name()));
+    assert_eq!(h.admin().concurrency_model(), h.store.concurrency_model());
+    assert!(!format!("{:?}", h.store).contains(h.dsn()), "a DSN may hold a password");
+    h.admin().verify().await.unwrap();
+}
+
+pub(crate) async fn an_admin_writes_nothing_by_itself(h: &Harness) {
+    let mut admin = h.admin();
+    admin.get_system_stats().await.unwrap();
+    admin.verify().await.unwrap();
+    assert!(h.store.workers().list(None).await.unwrap().is_empty());
+    assert!(matches!(admin.heartbeat().await.unwrap_err(), Error::WorkerNotFound { .. }));
+    admin.register("host", 1).await.unwrap();
+    admin.heartbeat().await.unwrap();
+    admin.shutdown().await.unwrap();
+    assert!(matches!(admin.heartbeat().await.unwrap_err(), Error::WorkerStopped { .. }));
+    // Before install, everything says what to do.
+    if h.store.backend_name() == "sqlite" {
+        let empty = Store::connect_with_config(&Config::from_dsn(":memory:")).await.unwrap();
+        let error = empty.queues().create("jobs").await.unwrap_err();
+        assert!(matches!(&error, Error::Migration(text) if text.contains("install")), "{error:?}");
+        assert!(empty.verify().await.is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! What the library promises, once; each backend runs the whole list.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+pub(crate) mod admin;
+pub(crate) mod consumer;
+pub(crate) mod producer;
+pub(crate) mod routed;
+pub(crate) mod run;
+
+use std::time::Duration;
+
+use tenure::{Admin, Config, Consumer, Producer, Store};
+use tenure_store::Clock;
+
+/// 2026-01-01, in microseconds.
+pub(crate) const START: i64 = 1_767_225_600_000_000;
+
+/// A fresh database, under a clock of its own or the real one.
+pub(crate) struct Harness {
+    pub(crate) store: Store,
+    clock: Option<Clock>,
+    dsn: String,
+}
+
+impl Harness {
+    pub(crate) async fn open(dsn: String, fixed: bool) -> Self {
+        let clock = fixed.then(|| Clock::fixed(START));
+        let kernel =
+            tenure_store::Store::connect_with_clock(&dsn, clock.clone().unwrap_or_else(Clock::database)).await.unwrap();
+        // Under a fixed clock nobody waits for a heartbeat, and none may come in between.
+        let interval = if fixed { 600 } else { 1 };
+        let config = Config { heartbeat_interval_seconds: interval, ..Config::from_dsn(&dsn) };
+        let store = Store::from_kernel(kernel, config);
+        store.install().await.unwrap();
+        Harness { store, clock, dsn }
+    }
+
+    pub(crate) fn dsn(&self) -> &str {
+        &self.dsn
+    }
+
+    pub(crate) fn admin(&self) -> Admin {
+        Admin::on(&self.store)
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.clock.as_ref().unwrap().advance(by);
+    }
+
+    /// So long that nobody counts as alive who does not say so.
+    pub(crate) fn silence(&self) {
+        self.advance(Duration::from_secs(1800));
+    }
+
+    /// A queue with its producer and a consumer.
+    pub(crate) async fn queue(&self) -> (Producer, Consumer) {
+        self.admin().create_queue("jobs").await.unwrap();
+        (self.producer().await, self.consumer(1).await)
+    }
+
+    pub(crate) async fn producer(&self) -> Producer {
+        Producer::on(&self.store, "jobs", "host", 1).await.unwrap()
+    }
+
+    pub(crate) async fn consumer(&self, port: i32) -> Consumer {
+        Consumer::on(&self.store, "jobs", "host", port).await.unwrap()
+    }
+}
+
+/// The list: each case runs on a fresh database; those of `run` with the real clock.
+macro_rules! suite {
+    ($open:path) => {
+        $crate::cases::suite! { @cases $open, true, admin:
+            a_queue_is_created_once_and_found
+            a_missing_queue_is_an_error_by_name_and_by_number
+            bad_names_are_refused
+            a_queue_in_use_is_not_deleted_and_a_missing_one_answers_zero
+            a_purge_removes_what_lives_and_keeps_the_archive
+            metrics_tell_states_apart
+            a_message_without_attempts_left_is_dead_and_can_be_replayed_once
+            dead_messages_are_replayed_by_kind
+            dlq_batch_leaves_a_message_whose_last_lease_still_runs
+            a_dead_workers_messages_are_released_and_it_is_purged
+            worker_states_change_only_along_allowed_ways
+            the_archive_lists_newest_first_and_refuses_negative_numbers
+            retention_forgets_what_is_old
+            tables_have_their_names_and_the_store_its_own
+            an_admin_writes_nothing_by_itself
+        }
+        $crate::cases::suite! { @cases $open, true, producer:
+            what_was_stored_comes_back_from_the_write
+            delayed_messages_wait_for_their_time
+            ten_thousand_messages_go_in_one_batch
+            a_bad_payload_names_its_index_and_nothing_is_stored
+            a_dedupe_key_stores_one_message
+            large_integers_and_bytes_survive
+            options_arrive_with_the_message
+            bad_options_are_refused
+            a_deleted_queue_is_named
+        }
+        $crate::cases::suite! { @cases $open, true, consumer:
+            dequeue_honours_batch_size_and_lock_time
+            a_lease_that_runs_out_is_delivered_again
+            a_message_is_archived_once_by_itself_or_by_its_id
+            foreign_messages_are_not_touched
+            release_and_delete_answer_each_in_order
+            an_extension_counts_from_the_end_of_the_lease
+            a_message_completed_on_its_last_attempt_is_not_dead
+            scheduled_messages_keep_their_id_through_promotion
+            a_stopped_consumer_is_told_and_a_suspended_one_gets_nothing
+            a_paused_queue_hands_out_nothing
+            a_crashed_consumer_restarts_under_its_own_name_at_once
+            bad_durations_are_refused_and_zero_messages_are_none
+            a_message_is_buried_or_retried_by_hand
+        }
+        $crate::cases::suite! { @cases $open, true, routed:
+            a_key_is_delivered_together_in_order_to_one_holder
+            an_abandoned_key_rests_for_its_delay
+            bad_keys_and_tokens_are_refused
+        }
+        $crate::cases::suite! { @cases $open, false, run:
+            every_message_is_handled_once
+            outcomes_decide_what_becomes_of_a_message
+            an_error_is_retried_after_a_rest_and_does_not_end_the_loop
+            the_last_failure_is_the_reason_of_death_and_panics_are_failures
+            a_lease_is_kept_while_its_handler_works
+            a_handler_whose_lease_is_lost_is_told
+            a_stop_waits_for_handlers_within_the_grace
+            a_stop_gives_back_what_does_not_finish_in_time
+            messages_of_a_key_are_handled_in_order_and_one_at_a_time
+            a_failed_message_holds_back_the_rest_of_its_key
+            a_busy_worker_is_not_declared_dead
+            a_worker_that_was_replaced_stops_its_loop
+            bad_settings_are_refused
+        }
+    };
+    (@cases $open:path, $fixed:literal, $section:ident: $($case:ident)+) => {
+        mod $section {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let h = $open($fixed).await;
+                super::cases::$section::$case(&h).await;
+            })+
+        }
+    };
+}
+pub(crate) use suite;
