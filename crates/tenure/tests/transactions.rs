@@ -1,0 +1,100 @@
+//! Enqueue and complete inside transactions of the caller's own, through the library.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use tenure::{Admin, Consumer, EnqueueOptions, Error, Producer, Store};
+
+async fn queue(store: &Store) -> (Producer, Consumer) {
+    store.install().await.unwrap();
+    Admin::on(store).create_queue("jobs").await.unwrap();
+    (Producer::on(store, "jobs", "host", 1).await.unwrap(), Consumer::on(store, "jobs", "host", 2).await.unwrap())
+}
+
+fn dsn() -> String {
+    std::env::var("TENURE_TEST_POSTGRES")
+        .expect("TENURE_TEST_POSTGRES is not set: run `cargo xtask test tenure`, which starts a throw-away server")
+}
+
+#[tokio::test]
+async fn work_and_message_are_one_transaction_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let (producer, consumer) = queue(&Store::connect(&path.display().to_string()).await.unwrap()).await;
+    let mut app = rusqlite::Connection::open(&path).unwrap();
+    app.execute_batch("create table orders (id integer primary key, shipped integer not null)").unwrap();
+    for commit in [false, true] {
+        let transaction = app.transaction().unwrap();
+        transaction.execute("insert into orders values (1, 0)", []).unwrap();
+        producer.enqueue_in_sqlite(&transaction, &["ship 1"], &EnqueueOptions::default()).unwrap();
+        if commit { transaction.commit().unwrap() } else { transaction.rollback().unwrap() }
+    }
+    let message = consumer.dequeue().await.unwrap().remove(0);
+    assert_eq!(message.read_ct, 1);
+    for commit in [false, true] {
+        let transaction = app.transaction().unwrap();
+        transaction.execute("update orders set shipped = shipped + 1 where id = 1", []).unwrap();
+        consumer.complete_in_sqlite(&transaction, &message).unwrap();
+        if commit { transaction.commit().unwrap() } else { transaction.rollback().unwrap() }
+    }
+    // The lease is gone: whoever comes second must roll back.
+    let transaction = app.transaction().unwrap();
+    let error = consumer.complete_in_sqlite(&transaction, &message).unwrap_err();
+    assert!(matches!(error, Error::LeaseLost { id } if id == message.id));
+    transaction.rollback().unwrap();
+    let shipped: i64 = app.query_row("select shipped from orders", [], |row| row.get(0)).unwrap();
+    assert_eq!(shipped, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_and_message_are_one_transaction_on_postgres() {
+    let store = Store::connect(&format!("{}?schema=tx_{}", dsn(), std::process::id())).await.unwrap();
+    let (producer, consumer) = queue(&store).await;
+    let (mut client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    for commit in [false, true] {
+        let transaction = client.transaction().await.unwrap();
+        let options = EnqueueOptions { kind: Some("order".into()), ..EnqueueOptions::default() };
+        let sent = producer.enqueue_in_postgres(&transaction, &["a", "b"], &options).await.unwrap();
+        assert_eq!(sent.len(), 2);
+        if commit { transaction.commit().await.unwrap() } else { transaction.rollback().await.unwrap() }
+    }
+    let taken = consumer.dequeue().await.unwrap();
+    assert_eq!(taken.iter().map(|m| m.json::<String>().unwrap()).collect::<Vec<_>>(), ["a", "b"]);
+    let transaction = client.transaction().await.unwrap();
+    consumer.complete_in_postgres(&transaction, &taken[0]).await.unwrap();
+    transaction.commit().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let error = consumer.complete_in_postgres(&transaction, &taken[0]).await.unwrap_err();
+    assert!(matches!(error, Error::LeaseLost { .. }));
+    transaction.rollback().await.unwrap();
+    assert_eq!(consumer.count_by_worker().await.unwrap(), 1);
+}
+
+#[cfg(feature = "sqlx")]
+#[tokio::test(flavor = "multi_thread")]
+async fn work_and_message_are_one_transaction_through_sqlx() {
+    use sqlx_core::connection::Connection as _;
+    let store = Store::connect(&format!("{}?schema=sqlx_{}", dsn(), std::process::id())).await.unwrap();
+    let (producer, consumer) = queue(&store).await;
+    let mut connection = sqlx_postgres::PgConnection::connect(&dsn()).await.unwrap();
+    for commit in [false, true] {
+        let mut transaction = connection.begin().await.unwrap();
+        let options = EnqueueOptions { reference: Some("r".into()), ..EnqueueOptions::default() };
+        let ids = producer.enqueue_in_sqlx(&mut transaction, &["a"], &options).await.unwrap();
+        let later = EnqueueOptions::default().delay(3600);
+        producer.enqueue_in_sqlx(&mut transaction, &["later"], &later).await.unwrap();
+        assert_eq!(ids.len(), 1);
+        if commit { transaction.commit().await.unwrap() } else { transaction.rollback().await.unwrap() }
+    }
+    let taken = consumer.dequeue().await.unwrap();
+    assert_eq!((taken.len(), taken[0].reference.as_deref()), (1, Some("r")));
+    let mut transaction = connection.begin().await.unwrap();
+    consumer.complete_in_sqlx(&mut transaction, &taken[0]).await.unwrap();
+    transaction.commit().await.unwrap();
+    let mut transaction = connection.begin().await.unwrap();
+    let error = consumer.complete_in_sqlx(&mut transaction, &taken[0]).await.unwrap_err();
+    assert!(matches!(error, Error::LeaseLost { .. }));
+    transaction.rollback().await.unwrap();
+    let metrics = Admin::on(&store).get_queue_metrics("jobs").await.unwrap();
+    assert_eq!((metrics.total_messages, metrics.delayed_messages), (1, 1));
+}
