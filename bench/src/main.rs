@@ -6,6 +6,7 @@
 
 mod bare;
 mod bare_sqlite;
+mod library;
 mod load;
 mod ours;
 mod pickup;
@@ -21,7 +22,7 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + S
 /// Measures Tenure beside bare SQL.
 #[derive(Parser)]
 struct Cli {
-    /// Only scenarios whose name begins with one of these: s1, s2, s3, s4, s5, s6a, s6b, sqlite, memory.
+    /// Only scenarios whose name begins with one of these: s1, s2, s3, s4, s5, s6a, s6b, library, sqlite, memory.
     only: Vec<String>,
     /// Repetitions of each measurement.
     #[arg(long, default_value_t = 3)]

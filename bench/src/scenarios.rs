@@ -6,7 +6,7 @@ use tenure_store::{Claim, Due, Store};
 
 use crate::load::{Measured, Meter};
 use crate::report::{Report, median};
-use crate::{Result, bare, bare_sqlite, ours, pickup};
+use crate::{Result, bare, bare_sqlite, library, ours, pickup};
 
 const BACKLOG: u64 = 100_000;
 
@@ -32,6 +32,9 @@ pub(crate) async fn run(dsn: &str, only: &[String], seconds: f64, report: &mut R
     }
     if wanted("s6b") {
         s6b(dsn, report).await?;
+    }
+    if wanted("library") {
+        library(dsn, seconds, report).await?;
     }
     if wanted("sqlite") {
         sqlite(seconds, report).await?;
@@ -210,6 +213,29 @@ async fn sqlite(seconds: f64, report: &mut Report) -> Result<()> {
     report.ratio("SQLite S2 batches of 1000 vs bare prepared inserts", bulk, our_bulk, 0.7);
     report.ratio("SQLite S1 lone caller (no floor)", single, lone, 0.0);
     report.ratio("SQLite S3 drain 100k, batches of 100 (no floor)", drain, our_drain, 0.0);
+    Ok(())
+}
+
+/// The library's own cost, beside the kernel's rates in the same run.
+async fn library(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
+    let mut figures: [Vec<Measured>; 8] = Default::default();
+    for _ in 0..report.repeat {
+        for (n, callers) in [(0, 1), (2, 64)] {
+            let (store, queue) = ours::fresh(dsn).await?;
+            figures[n].push(ours::enqueue_single(&store, &queue, callers, seconds).await?);
+            figures[n + 1].push(library::enqueue_single(dsn, callers, seconds).await?);
+        }
+        figures[4].push(our_drain(dsn, 64, 1, 60.0, BACKLOG).await?);
+        figures[5].push(library::drain(dsn, 64, BACKLOG).await?);
+        figures[6].push(library::dequeue_at(dsn, 100).await?);
+        figures[7].push(library::dequeue_at(dsn, BACKLOG).await?);
+    }
+    let [kernel_lone, lone, kernel_merged, merged, kernel_drain, drain, few, many] = figures.map(median);
+    report.ratio("Library: enqueue, lone caller vs kernel", kernel_lone, lone, 0.85);
+    report.ratio("Library: enqueue, 64 callers vs kernel", kernel_merged, merged, 0.85);
+    report.ratio("Library: Consumer::run, 64 handlers vs kernel's 64 single consumers", kernel_drain, drain, 0.85);
+    let name = format!("Library: dequeue at 100k backlog (at 100: p50 {:.2} ms)", few.p50);
+    report.bound(&name, many, "x p50 at 100", many.p50 / few.p50, 1.5, false);
     Ok(())
 }
 

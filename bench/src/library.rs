@@ -1,0 +1,89 @@
+//! The library beside the kernel it stands on: what the faces of a producer and of a consumer cost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tenure::{Config, Consumer, Delivery, EnqueueOptions, Producer, Store};
+use tokio::task::JoinSet;
+
+use crate::bare::finish;
+use crate::load::{Measured, Meter, payload};
+use crate::{Result, ours};
+
+fn over(kernel: tenure_store::Store) -> Store {
+    Store::from_kernel(kernel, Config::from_dsn("bench"))
+}
+
+/// Single enqueues by concurrent callers of one producer.
+pub(crate) async fn enqueue_single(dsn: &str, callers: usize, seconds: f64) -> Result<Measured> {
+    let (kernel, _) = ours::fresh(dsn).await?;
+    let producer = Arc::new(Producer::on(&over(kernel), "bench", "host", 1).await?);
+    let meter = Meter::new(Duration::from_secs_f64(seconds), u64::MAX);
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        let (meter, producer) = (meter.clone(), producer.clone());
+        tasks.spawn(async move {
+            let options = EnqueueOptions::default();
+            while meter.running() {
+                let started = Instant::now();
+                producer.enqueue_bytes(payload(meter.next()), &options).await?;
+                meter.latency(started.elapsed().as_micros() as u64);
+                meter.done(1);
+            }
+            Result::Ok(())
+        });
+    }
+    finish(tasks).await?;
+    Ok(meter.measured())
+}
+
+/// A backlog handled by `Consumer::run`, from its first delivery to its last completion.
+pub(crate) async fn drain(dsn: &str, concurrency: usize, messages: u64) -> Result<Measured> {
+    let (kernel, queue) = ours::fresh(dsn).await?;
+    ours::fill(&kernel, &queue, messages, None).await?;
+    ours::settle(dsn).await?;
+    let store = over(kernel);
+    let consumer = Consumer::on(&store, "bench", "host", 1).await?;
+    let meter = Meter::new(Duration::MAX, messages);
+    let handled = meter.clone();
+    let handle = move |_: Delivery| {
+        let handled = handled.clone();
+        async move {
+            handled.done(1);
+            Ok::<_, tenure::Error>(())
+        }
+    };
+    let last = meter.clone();
+    let all = async move {
+        while last.count() < messages {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let summary = consumer.run(handle).concurrency(concurrency).until(all).await?;
+    assert_eq!(summary.completed, messages, "every message is completed once");
+    let mut measured = meter.measured();
+    measured.rate = messages as f64 / meter.elapsed().as_secs_f64();
+    Ok(measured)
+}
+
+/// The latency of dequeueing one message and archiving it, at a backlog.
+pub(crate) async fn dequeue_at(dsn: &str, backlog: u64) -> Result<Measured> {
+    let (kernel, queue) = ours::fresh(dsn).await?;
+    ours::fill(&kernel, &queue, backlog.max(1000), None).await?;
+    let store = over(kernel);
+    let consumer = Consumer::on(&store, "bench", "host", 1).await?;
+    if backlog < 1000 {
+        let surplus = consumer.dequeue_with_options((1000 - backlog) as usize, 600).await?;
+        consumer.delete_batch(&surplus).await?;
+    }
+    ours::settle(dsn).await?;
+    let meter = Meter::new(Duration::MAX, u64::MAX);
+    for _ in 0..90 {
+        let started = Instant::now();
+        let message = consumer.dequeue_with_options(1, 60).await?;
+        meter.latency(started.elapsed().as_micros() as u64);
+        consumer.delete(&message[0]).await?;
+        meter.done(1);
+    }
+    Ok(meter.measured())
+}
