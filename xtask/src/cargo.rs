@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+pub(crate) use tenure_cluster::Result;
 
 pub(crate) struct Cargo(Command);
 

@@ -47,6 +47,11 @@
 //! Every verb is a `tracing` span and counts in `metrics`: `tenure_operations_total`, `tenure_operation_seconds` and
 //! `tenure_messages_total`, by queue. No payload and no DSN is in any of them.
 
+/// The README's program, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 mod admin;
 mod config;
 mod consumer;
