@@ -5,10 +5,13 @@
 
 use std::collections::HashMap;
 
+use super::postgres::Postgres;
 #[cfg(feature = "sqlite")]
 use super::sqlite::Sqlite;
 use super::{Conn, Db};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
+#[cfg(any(feature = "sqlite", feature = "turso"))]
+use crate::error::{Error, Kind};
 use crate::ops::enqueue::{Entry, enqueue};
 use crate::ops::finish::{Finish, Verb, finish};
 use crate::store::Store;
@@ -25,7 +28,7 @@ impl Store {
         queue: &Queue,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>> {
-        let Db::Postgres(db) = self.db() else { return Err(elsewhere(self, "PostgreSQL")) };
+        let db = self.postgres()?;
         let entries = self.entries(queue, None, messages)?;
         let mut conn = Conn::Postgres(db.borrowed(transaction.client()));
         let answers = enqueue(&mut conn, self.clock(), &entries).await?;
@@ -39,7 +42,7 @@ impl Store {
     /// # Errors
     /// `Unsupported` when this store is not a PostgreSQL database.
     pub fn postgres_function(&self, name: &str) -> Result<String> {
-        let Db::Postgres(db) = self.db() else { return Err(elsewhere(self, "PostgreSQL")) };
+        let db = self.postgres()?;
         Ok(format!("{}.{}", crate::sql::quoted(&db.schema), crate::sql::quoted(name)))
     }
 
@@ -53,7 +56,7 @@ impl Store {
         transaction: &tokio_postgres::Transaction<'_>,
         fences: &[Fence],
     ) -> Result<Vec<Answer>> {
-        let Db::Postgres(db) = self.db() else { return Err(elsewhere(self, "PostgreSQL")) };
+        let db = self.postgres()?;
         let mut conn = Conn::Postgres(db.borrowed(transaction.client()));
         let finished = finish(&mut conn, self.clock(), &completions(fences)).await?;
         Ok(finished.into_iter().map(|finished| finished.answer).collect())
@@ -88,6 +91,14 @@ impl Store {
         Ok(finished.into_iter().map(|finished| finished.answer).collect())
     }
 
+    fn postgres(&self) -> Result<&Postgres> {
+        match self.db() {
+            Db::Postgres(db) => Ok(db),
+            #[cfg(any(feature = "sqlite", feature = "turso"))]
+            _ => Err(elsewhere(self, "PostgreSQL")),
+        }
+    }
+
     #[cfg(feature = "sqlite")]
     fn sqlite_file(&self) -> Result<&Sqlite> {
         match self.db() {
@@ -111,6 +122,7 @@ fn ready(entries: &[Entry], answers: &[Enqueued]) -> HashMap<i64, i64> {
     ready
 }
 
+#[cfg(any(feature = "sqlite", feature = "turso"))]
 fn elsewhere(store: &Store, wanted: &str) -> Error {
     let message = format!(
         "this store is {}, and the transaction is of {wanted}: enqueue through a store on the same database",
