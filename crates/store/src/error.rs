@@ -38,6 +38,10 @@ pub enum Kind {
     Locked,
     /// The tables are missing or damaged: run `install`, or read what `verify` says.
     Schema,
+    /// A table or a column is gone although the migrations say that it is there: restore a backup.
+    Damaged,
+    /// Rows refer to what is gone: read what `verify` says.
+    Orphans,
     /// The tables were made by a newer, incompatible version.
     SchemaNewer,
     /// A stored row does not have the shape that it must have.

@@ -101,21 +101,22 @@ impl Store {
         self.refuse_newer().await?;
         let applied: BTreeSet<i64> = self.versions().await?.into_iter().map(|(version, _)| version).collect();
         if let Some((version, name, ..)) = MIGRATIONS.iter().find(|(version, ..)| !applied.contains(version)) {
-            return Err(broken(format!("migration {version} ({name}) has not been applied: call `install`")));
+            let message = format!("migration {version} ({name}) has not been applied: call `install`");
+            return Err(Error::new(Kind::Schema, message));
         }
         for (table, columns) in tables() {
             let found = self.columns(&table).await?;
             if found.is_empty() {
-                return Err(broken(format!("table {table} is missing: restore it from a backup")));
+                return Err(damaged(format!("table {table} is missing: restore it from a backup")));
             }
             if let Some(column) = columns.iter().find(|column| !found.contains(*column)) {
-                return Err(broken(format!("table {table} has no column {column}: restore it from a backup")));
+                return Err(damaged(format!("table {table} has no column {column}: restore it from a backup")));
             }
         }
         for (what, from, condition) in ORPHANS {
             let count = self.count(from, condition).await?;
             if count > 0 {
-                return Err(broken(format!("{count} rows of {what}")));
+                return Err(Error::new(Kind::Orphans, format!("{count} rows of {what}")));
             }
         }
         Ok(())
@@ -173,8 +174,8 @@ const ORPHANS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-fn broken(message: String) -> Error {
-    Error::new(Kind::Schema, message)
+fn damaged(message: String) -> Error {
+    Error::new(Kind::Damaged, message)
 }
 
 /// One migration as a step that does nothing when it was applied before.

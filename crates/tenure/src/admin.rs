@@ -4,6 +4,7 @@ use tenure_store::Settings;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::observe::Observer;
 use crate::store::{Store, maintain_queue};
 use crate::types::{
     ArchivedMessage, ConcurrencyModel, QueueInfo, QueueMessage, QueueMetrics, Span, SystemStats, WorkerHealthStats,
@@ -56,7 +57,7 @@ impl Admin {
     /// # Errors
     /// As [`Store::install`].
     pub async fn install(&self) -> Result<()> {
-        self.store.install().await
+        self.observer("").watch("install", self.store.install()).await
     }
 
     /// Checks the tables without writing.
@@ -64,7 +65,7 @@ impl Admin {
     /// # Errors
     /// As [`Store::verify`].
     pub async fn verify(&self) -> Result<()> {
-        self.store.verify().await
+        self.observer("").watch("verify", self.store.verify()).await
     }
 
     /// Registers this operator as a worker, for those who want to see it among the others.
@@ -93,6 +94,10 @@ impl Admin {
         self.store.workers().shutdown(self.registered()?).await
     }
 
+    fn observer(&self, queue: &str) -> Observer {
+        Observer { backend: self.store.backend_name(), queue: queue.to_owned() }
+    }
+
     fn registered(&self) -> Result<i64> {
         self.worker.ok_or(Error::WorkerNotFound { id: 0 })
     }
@@ -102,7 +107,7 @@ impl Admin {
     /// # Errors
     /// `QueueAlreadyExists` for a name that is taken.
     pub async fn create_queue(&self, name: &str) -> Result<QueueInfo> {
-        self.store.queues().create(name).await
+        self.observer(name).watch("create_queue", self.store.queues().create(name)).await
     }
 
     /// Creates a queue with settings of its own.
@@ -110,7 +115,7 @@ impl Admin {
     /// # Errors
     /// `QueueAlreadyExists` for a name that is taken.
     pub async fn create_queue_with(&self, name: &str, settings: Settings) -> Result<QueueInfo> {
-        self.store.queues().create_with(name, settings).await
+        self.observer(name).watch("create_queue", self.store.queues().create_with(name, settings)).await
     }
 
     /// The queue of that name, created with the configuration's defaults when there is none: for programs that start.
@@ -129,8 +134,11 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`, or `ValidationFailed` for settings that cannot be.
     pub async fn update_queue(&self, name: &str, settings: Settings) -> Result<QueueInfo> {
-        self.store.queue(name).await?;
-        Ok(QueueInfo::from(&self.store.kernel.queue_update(name, settings).await?))
+        let act = async {
+            self.store.queue(name).await?;
+            Ok(QueueInfo::from(&self.store.kernel.queue_update(name, settings).await?))
+        };
+        self.observer(name).watch("update_queue", act).await
     }
 
     /// Hands nothing out from a queue until it is resumed. Those who hold messages can finish.
@@ -138,8 +146,11 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn pause_queue(&self, name: &str) -> Result<()> {
-        self.store.queue(name).await?;
-        Ok(self.store.kernel.queue_pause(name).await?)
+        let act = async {
+            self.store.queue(name).await?;
+            Ok(self.store.kernel.queue_pause(name).await?)
+        };
+        self.observer(name).watch("pause_queue", act).await
     }
 
     /// Hands out again.
@@ -147,8 +158,11 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn resume_queue(&self, name: &str) -> Result<()> {
-        self.store.queue(name).await?;
-        Ok(self.store.kernel.queue_resume(name).await?)
+        let act = async {
+            self.store.queue(name).await?;
+            Ok(self.store.kernel.queue_resume(name).await?)
+        };
+        self.observer(name).watch("resume_queue", act).await
     }
 
     /// Deletes a queue that nobody would miss: 1, or 0 when there was none.
@@ -156,7 +170,7 @@ impl Admin {
     /// # Errors
     /// `QueueInUse` while it has live messages, or workers heard of within three heartbeats.
     pub async fn delete_queue(&self, name: &str) -> Result<u64> {
-        self.store.queues().delete(name).await
+        self.observer(name).watch("delete_queue", self.store.queues().delete(name)).await
     }
 
     /// All queues, by name.
@@ -164,7 +178,7 @@ impl Admin {
     /// # Errors
     /// Only the database's own.
     pub async fn list_queues(&self) -> Result<Vec<QueueInfo>> {
-        self.store.queues().list().await
+        self.observer("").watch("list_queues", self.store.queues().list()).await
     }
 
     /// A queue by its name.
@@ -172,7 +186,7 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn get_queue(&self, name: &str) -> Result<QueueInfo> {
-        self.store.queues().get_by_name(name).await
+        self.observer(name).watch("get_queue", self.store.queues().get_by_name(name)).await
     }
 
     /// Removes every live message of a queue, leased ones included. How many. The archive and the workers stay.
@@ -180,7 +194,8 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn purge_queue(&self, name: &str) -> Result<u64> {
-        self.store.queues().purge(self.store.queue(name).await?.id).await
+        let act = async { self.store.queues().purge(self.store.queue(name).await?.id).await };
+        self.observer(name).watch("purge_queue", act).await
     }
 
     /// What is in a queue: exact counts, from one walk over it.
@@ -188,7 +203,8 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn get_queue_metrics(&self, name: &str) -> Result<QueueMetrics> {
-        self.store.queues().metrics(&self.store.queue(name).await?).await
+        let act = async { self.store.queues().metrics(&self.store.queue(name).await?).await };
+        self.observer(name).watch("get_queue_metrics", act).await
     }
 
     /// What is in the whole database.
@@ -196,7 +212,7 @@ impl Admin {
     /// # Errors
     /// Only the database's own.
     pub async fn get_system_stats(&self) -> Result<SystemStats> {
-        self.store.get_system_stats().await
+        self.observer("").watch("get_system_stats", self.store.get_system_stats()).await
     }
 
     /// How the workers are.
@@ -212,7 +228,7 @@ impl Admin {
     /// # Errors
     /// `ValidationFailed` for a limit below 1.
     pub async fn dlq_batch(&self, max_attempts: i32) -> Result<Vec<i64>> {
-        self.store.dlq_batch(max_attempts).await
+        self.observer("").watch("dlq_batch", self.store.dlq_batch(max_attempts)).await
     }
 
     /// The same in one queue.
@@ -220,7 +236,8 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`, or `ValidationFailed` for a limit below 1.
     pub async fn dlq_batch_of(&self, queue_name: &str, max_attempts: i32) -> Result<Vec<i64>> {
-        self.store.bury_exhausted(&self.store.queue(queue_name).await?, max_attempts).await
+        let act = async { self.store.bury_exhausted(&self.store.queue(queue_name).await?, max_attempts).await };
+        self.observer(queue_name).watch("dlq_batch", act).await
     }
 
     /// Dead messages of a queue, newest first.
@@ -228,9 +245,12 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn list_dead(&self, queue_name: &str, limit: usize) -> Result<Vec<ArchivedMessage>> {
-        let queue = self.store.queue(queue_name).await?;
-        let dead = self.store.kernel.archive_list(queue.id, true, None, limit).await?;
-        Ok(dead.into_iter().map(ArchivedMessage::from).collect())
+        let act = async {
+            let queue = self.store.queue(queue_name).await?;
+            let dead = self.store.kernel.archive_list(queue.id, true, None, limit).await?;
+            Ok(dead.into_iter().map(ArchivedMessage::from).collect())
+        };
+        self.observer(queue_name).watch("list_dead", act).await
     }
 
     /// How many those are.
@@ -238,8 +258,11 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn count_dead(&self, queue_name: &str) -> Result<u64> {
-        let queue = self.store.queue(queue_name).await?;
-        Ok(self.store.kernel.archive_count(queue.id).await?.0)
+        let act = async {
+            let queue = self.store.queue(queue_name).await?;
+            Ok(self.store.kernel.archive_count(queue.id).await?.0)
+        };
+        self.observer(queue_name).watch("count_dead", act).await
     }
 
     /// Puts a dead message back: ready at once, with fresh attempts and the same id. None when there is no dead message
@@ -248,7 +271,7 @@ impl Admin {
     /// # Errors
     /// Only the database's own.
     pub async fn replay_from_dlq(&self, archived_id: i64) -> Result<Option<QueueMessage>> {
-        self.store.replay_from_dlq(archived_id).await
+        self.observer("").watch("replay", self.store.replay_from_dlq(archived_id)).await
     }
 
     /// Puts dead messages of a queue back, oldest first: all, or of one kind, at most `limit`. How many.
@@ -256,17 +279,20 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn replay_dead(&self, queue_name: &str, kind: Option<&str>, limit: usize) -> Result<u64> {
-        let queue = self.store.queue(queue_name).await?;
-        let mut replayed = 0;
-        while replayed < limit {
-            let ids = self.store.kernel.archive_dead(queue.id, kind, (limit - replayed).min(1000)).await?;
-            if ids.is_empty() {
-                break;
+        let act = async {
+            let queue = self.store.queue(queue_name).await?;
+            let mut replayed = 0;
+            while replayed < limit {
+                let ids = self.store.kernel.archive_dead(queue.id, kind, (limit - replayed).min(1000)).await?;
+                if ids.is_empty() {
+                    break;
+                }
+                let back = self.store.kernel.archive_replay(Some(queue.id), &ids).await?;
+                replayed += back.iter().flatten().count();
             }
-            let back = self.store.kernel.archive_replay(Some(queue.id), &ids).await?;
-            replayed += back.iter().flatten().count();
-        }
-        Ok(replayed as u64)
+            Ok(replayed as u64)
+        };
+        self.observer(queue_name).watch("replay_dead", act).await
     }
 
     /// Frees the leases of workers that should have been heard of within `worker_timeout` and were not. How many
@@ -275,7 +301,7 @@ impl Admin {
     /// # Errors
     /// `ValidationFailed` for a time-out that is not positive.
     pub async fn release_zombie_messages(&self, worker_timeout: impl Into<Span>) -> Result<u64> {
-        self.store.release_zombie_messages(worker_timeout).await
+        self.observer("").watch("release_zombie_messages", self.store.release_zombie_messages(worker_timeout)).await
     }
 
     /// Stops workers that should have been heard of within `timeout` and were not, frees their leases, and forgets
@@ -284,7 +310,7 @@ impl Admin {
     /// # Errors
     /// `ValidationFailed` for a time-out that is not positive.
     pub async fn purge_stale_workers(&self, timeout: impl Into<Span>) -> Result<WorkerPurgeResult> {
-        self.store.purge_stale_workers(timeout).await
+        self.observer("").watch("purge_stale_workers", self.store.purge_stale_workers(timeout)).await
     }
 
     /// Forgets finished messages of a queue that ended longer than `age` ago. How many.
@@ -292,15 +318,18 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`, or `ValidationFailed` for a negative age.
     pub async fn prune_archive(&self, queue_name: &str, age: impl Into<Span>) -> Result<u64> {
-        let (queue, age) = (self.store.queue(queue_name).await?, age.into().get("the age")?);
-        let mut gone = 0;
-        loop {
-            let batch = self.store.kernel.archive_prune(queue.id, Some(age), 1000).await?;
-            gone += batch;
-            if batch < 1000 {
-                return Ok(gone);
+        let act = async {
+            let (queue, age) = (self.store.queue(queue_name).await?, age.into().get("the age")?);
+            let mut gone = 0;
+            loop {
+                let batch = self.store.kernel.archive_prune(queue.id, Some(age), 1000).await?;
+                gone += batch;
+                if batch < 1000 {
+                    return Ok(gone);
+                }
             }
-        }
+        };
+        self.observer(queue_name).watch("prune_archive", act).await
     }
 
     /// One round of housekeeping in a queue: buries what has expired or run out of attempts, and forgets what its
@@ -309,7 +338,8 @@ impl Admin {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn maintain_queue(&self, name: &str) -> Result<()> {
-        Ok(maintain_queue(&self.store.kernel, &self.store.queue(name).await?).await?)
+        let act = async { Ok(maintain_queue(&self.store.kernel, &self.store.queue(name).await?).await?) };
+        self.observer(name).watch("maintain_queue", act).await
     }
 
     /// Whether several processes may use this database at the same time.

@@ -58,6 +58,11 @@ struct Held {
 const HAND: usize = 1000;
 
 /// A message under this consumer's lease: the message itself, or its id.
+///
+/// ```
+/// use tenure::Lease;
+/// let by_id = Lease::from(4711);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Lease {
     id: i64,

@@ -152,6 +152,8 @@ impl From<tenure_store::Error> for Error {
             Kind::InvalidDsn | Kind::Unsupported => Error::UnsupportedDsn(error.to_string()),
             Kind::InvalidInput => Error::invalid(error.to_string()),
             Kind::Schema | Kind::SchemaNewer => Error::Migration(error.to_string()),
+            Kind::Damaged => Error::TableNotFound(error.to_string()),
+            Kind::Orphans => Error::IntegrityViolation { message: error.to_string() },
             _ => Error::Store(error),
         }
     }

@@ -244,6 +244,14 @@ impl Producer {
         Ok(self.observer.watch("replay", act).await?.remove(0))
     }
 
+    /// [`replay_from_dlq`](Producer::replay_from_dlq) under its other name.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn replay_dlq(&self, archived_id: i64) -> Result<Option<QueueMessage>> {
+        self.replay_from_dlq(archived_id).await
+    }
+
     /// The number of this incarnation.
     pub fn worker_id(&self) -> i64 {
         self.worker.id

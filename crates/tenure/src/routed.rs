@@ -7,6 +7,7 @@ use tenure_store::{Answer, Due, NewMessage};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::observe::Observer;
 use crate::store::Store;
 use crate::types::{QueueMessage, Span};
 
@@ -78,11 +79,15 @@ impl MessageQueue {
         message: impl Into<Bytes>,
         delay: Option<Span>,
     ) -> Result<i64> {
+        let observer = self.observer(queue);
         let queue = self.store.queue(queue).await?;
         let delay = delay.map(|delay| delay.get("the delay")).transpose()?.filter(|delay| !delay.is_zero());
         let message =
             NewMessage { key: Some(routing_key.to_owned()), due: delay.map(Due::In), ..NewMessage::new(message) };
-        Ok(self.store.kernel.enqueue(&queue, None, vec![message]).await?[0].id)
+        let act = async { Ok(self.store.kernel.enqueue(&queue, None, vec![message]).await?[0].id) };
+        let id = observer.watch("enqueue", act).await?;
+        observer.count("enqueued", 1);
+        Ok(id)
     }
 
     /// Leases all ready messages of the first free routing key, for the queue's lease time. None when no key is free.
@@ -98,8 +103,11 @@ impl MessageQueue {
     /// # Errors
     /// `QueueNotFound`.
     pub async fn dequeue_batch_within(&self, queue: &str, wait: Duration) -> Result<Option<MessageBatch>> {
+        let observer = self.observer(queue);
         let queue = self.store.queue(queue).await?;
-        let batch = self.store.kernel.claim_key(&queue.lanes, None, None, wait).await?;
+        let act = async { Ok(self.store.kernel.claim_key(&queue.lanes, None, None, wait).await?) };
+        let batch = observer.watch("dequeue_batch", act).await?;
+        observer.count("delivered", batch.as_ref().map_or(0, |batch| batch.messages.len()));
         Ok(batch.map(|batch| MessageBatch {
             routing_key: batch.key,
             lock_token: LockToken(batch.token),
@@ -112,7 +120,8 @@ impl MessageQueue {
     /// # Errors
     /// `LeaseLost` when the lease had run out and somebody else took the key.
     pub async fn ack(&self, lock_token: &LockToken) -> Result<()> {
-        held(lock_token, self.store.kernel.key_complete(lock_token.0).await?)
+        let act = async { Ok(self.store.kernel.key_complete(lock_token.0).await?) };
+        held(lock_token, self.observer("").watch("ack", act).await?)
     }
 
     /// Gives every message of the batch back, in its place. With a delay nobody gets the key until it has passed.
@@ -121,7 +130,8 @@ impl MessageQueue {
     /// `LeaseLost` when the lease had run out and somebody else took the key; `ValidationFailed` for a negative delay.
     pub async fn abandon(&self, lock_token: &LockToken, delay: Option<Span>) -> Result<()> {
         let delay = delay.map_or(Ok(Duration::ZERO), |delay| delay.get("the delay"))?;
-        held(lock_token, self.store.kernel.key_abandon(lock_token.0, delay).await?)
+        let act = async { Ok(self.store.kernel.key_abandon(lock_token.0, delay).await?) };
+        held(lock_token, self.observer("").watch("abandon", act).await?)
     }
 
     /// Extends the lease of the key. Whether it was still held.
@@ -130,7 +140,13 @@ impl MessageQueue {
     /// `ValidationFailed` for an extension that is not positive.
     pub async fn extend(&self, lock_token: &LockToken, additional: impl Into<Span>) -> Result<bool> {
         let extra = additional.into().positive("the extension")?;
-        Ok(self.store.kernel.key_extend(lock_token.0, extra).await?.is_some())
+        let act = async { Ok(self.store.kernel.key_extend(lock_token.0, extra).await?.is_some()) };
+        self.observer("").watch("extend", act).await
+    }
+
+    /// A token knows its key, not its queue: its verbs are counted without one.
+    fn observer(&self, queue: &str) -> Observer {
+        Observer { backend: self.store.backend_name(), queue: queue.to_owned() }
     }
 }
 

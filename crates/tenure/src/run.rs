@@ -26,6 +26,11 @@ use crate::error::Result;
 use crate::types::QueueMessage;
 
 /// What a handler wants done with its message.
+///
+/// ```
+/// use tenure::Outcome;
+/// assert_eq!(Outcome::from(()), Outcome::Complete);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -81,7 +86,18 @@ impl RetryPolicy {
     }
 }
 
-/// A message in a handler's hands.
+/// A message in a handler's hands. It reads like the [`QueueMessage`] in it.
+///
+/// ```
+/// use tenure::Delivery;
+/// async fn handle(job: Delivery) -> Result<(), &'static str> {
+///     println!("message {} in attempt {}", job.id, job.read_ct);
+///     tokio::select! {
+///         () = tokio::time::sleep(std::time::Duration::from_secs(60)) => Ok(()),
+///         () = job.lease_lost().cancelled() => Err("somebody else will do it"),
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Delivery {
     /// The message.

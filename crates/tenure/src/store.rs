@@ -73,13 +73,7 @@ impl Store {
     /// # Errors
     /// `TableNotFound` or `IntegrityViolation` with the first thing that is wrong; `Migration` before `install`.
     pub async fn verify(&self) -> Result<()> {
-        self.kernel.verify().await.map_err(|error| match (error.kind(), error.to_string()) {
-            (Kind::Schema, text) if text.contains("is missing: restore") || text.contains("has no column") => {
-                Error::TableNotFound(text)
-            }
-            (Kind::Schema, text) if text.contains(" rows of ") => Error::IntegrityViolation { message: text },
-            _ => error.into(),
-        })
+        Ok(self.kernel.verify().await?)
     }
 
     /// The queues.

@@ -13,6 +13,18 @@ use crate::types::{
 };
 
 /// The queues.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # let store = tenure::Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// let queue = store.queues().create("mail").await?;
+/// assert_eq!(store.queues().get_by_id(queue.id).await?, queue);
+/// assert_eq!(store.queues().delete("mail").await?, 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct QueueTable {
     pub(crate) store: Store,
@@ -154,6 +166,21 @@ impl QueueTable {
 }
 
 /// The messages that live.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # let store = tenure::Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// let queue = store.queues().create("mail").await?.id;
+/// let worker = store.workers().register(Some(queue), "host-1", 8080).await?.id;
+/// let id = store.messages().insert(queue, worker, &"hello".into(), None).await?;
+/// let leased = store.messages().dequeue_atomic(queue, worker, 10, 30, 5).await?;
+/// assert_eq!((leased[0].id, store.messages().count_by_worker(worker).await?), (id, 1));
+/// assert!(store.messages().release(id, worker).await?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct MessageTable {
     pub(crate) store: Store,
@@ -303,6 +330,20 @@ pub(crate) fn done(answers: &[Answer]) -> Vec<bool> {
 }
 
 /// The workers.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # let store = tenure::Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// let worker = store.workers().register(None, "host-1", 8080).await?;
+/// store.workers().heartbeat(worker.id).await?;
+/// assert!(store.workers().is_healthy(worker.id, 30).await?);
+/// store.workers().shutdown(worker.id).await?;
+/// assert!(matches!(store.workers().heartbeat(worker.id).await, Err(tenure::Error::WorkerStopped { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct WorkerTable {
     pub(crate) store: Store,
@@ -451,6 +492,22 @@ fn named(id: i64, error: tenure_store::Error) -> Error {
 }
 
 /// The messages that are finished and remembered.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # let store = tenure::Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let queue = store.queues().create("mail").await?.id;
+/// # let worker = store.workers().register(Some(queue), "host-1", 8080).await?.id;
+/// # let id = store.messages().insert(queue, worker, &"hello".into(), None).await?;
+/// # store.messages().dequeue_atomic(queue, worker, 10, 30, 5).await?;
+/// let archived = store.archive().archive_message(id, worker).await?.expect("this worker holds it");
+/// assert_eq!(store.archive().list(10, 0).await?, [archived]);
+/// assert_eq!(store.archive().count_dlq(0).await?, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ArchiveTable {
     pub(crate) store: Store,

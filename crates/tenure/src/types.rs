@@ -201,7 +201,7 @@ pub struct ArchivedMessage {
 
 impl ArchivedMessage {
     /// From its last delivery to its end.
-    pub fn processing_duration(&self) -> Option<Duration> {
+    pub fn get_processing_duration(&self) -> Option<Duration> {
         self.dequeued_at.and_then(|at| (self.archived_at - at).to_std().ok())
     }
 }

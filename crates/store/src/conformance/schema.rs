@@ -20,10 +20,11 @@ pub async fn verify_is_content_with_a_fresh_store(h: &Harness) {
     // And names what is wrong with a damaged one.
     script(&h.store, "delete from tenure.lane").await;
     let error = h.store.verify().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Schema);
+    assert_eq!(error.kind(), Kind::Orphans);
     assert!(error.to_string().starts_with("1 rows of message belong to no lane"), "{error}");
     script(&h.store, "drop table tenure.event").await;
     let error = h.store.verify().await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Damaged);
     assert!(error.to_string().contains("table event is missing"), "{error}");
 }
 

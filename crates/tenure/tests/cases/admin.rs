@@ -220,7 +220,7 @@ pub(crate) async fn the_archive_lists_newest_first_and_refuses_negative_numbers(
     assert_eq!((archive.count().await.unwrap(), archive.count_dlq(0).await.unwrap()), (3, 0));
     assert!(archive.list_dlq(0, 10, 0).await.unwrap().is_empty());
     let kept = archive.get(sent[0].id).await.unwrap();
-    assert_eq!(kept.processing_duration(), Some(Duration::from_secs(1)));
+    assert_eq!(kept.get_processing_duration(), Some(Duration::from_secs(1)));
     assert!(matches!(archive.get(4711).await.unwrap_err(), Error::MessageNotFound { id: 4711 }));
     for (limit, offset) in [(-1, 0), (1, -1)] {
         assert!(matches!(archive.list(limit, offset).await.unwrap_err(), Error::ValidationFailed { .. }));
