@@ -1,7 +1,7 @@
 //! The statement table: every `.sql` file of the crate, by name, per dialect. Nothing else names a file.
 //!
 //! Files are written for people and for psql: tables as `tenure.message`, parameters as `$1`, the time as `{now}`, the
-//! row that a fence holds as `{held}`. [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
+//! row that a fence holds as `{held}`, a row that may be repeated as `{rows from $3} (…)`. [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
 //! `?1` for SQLite (where `$2` would be a *named* parameter, numbered by first appearance), and the one expression
 //! that asks for the time. A file without a dialect suffix serves both.
 //!
@@ -187,6 +187,40 @@ pub(crate) fn rendered(dialect: Dialect, schema: &str) -> Vec<String> {
         .collect()
 }
 
+/// A SQLite step for one row, from a text that may mark its row with `{rows from $n}`.
+#[cfg(any(feature = "sqlite", feature = "turso"))]
+pub(crate) fn one_row(step: &str) -> String {
+    match step.split_once(ROWS) {
+        None => step.to_owned(),
+        Some((head, tail)) => format!("{head}{}", tail.split_once('}').map_or("", |(_, row)| row.trim_start())),
+    }
+}
+
+/// The same for `count` rows at once, where the text marks its row: parameters from `$n` on are those of the row.
+#[cfg(feature = "sqlite")]
+pub(crate) fn many_rows(step: &str, count: usize) -> Option<String> {
+    let (head, tail) = step.split_once(ROWS)?;
+    let (first, row) = tail.split_once('}')?;
+    let first: usize = first.parse().ok()?;
+    let width = highest_parameter(row, '?') + 1 - first;
+    let mut parts = row.trim_start().split('?');
+    let start = parts.next()?;
+    let parts: Vec<(usize, &str)> = parts
+        .filter_map(|part| {
+            let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+            Some((part[..end].parse().ok()?, &part[end..]))
+        })
+        .collect();
+    let rows = (0..count).map(|row| {
+        let shift = |number: usize| if number < first { number } else { number + row * width };
+        parts.iter().fold(start.to_owned(), |text, (number, rest)| format!("{text}?{}{rest}", shift(*number)))
+    });
+    Some(format!("{head}{}", rows.collect::<Vec<_>>().join(", ")))
+}
+
+#[cfg(any(feature = "sqlite", feature = "turso"))]
+const ROWS: &str = "{rows from ?";
+
 #[cfg(any(feature = "sqlite", feature = "turso", feature = "conformance"))]
 /// The statements of a SQLite text. No literal in our files contains a semicolon, which a test checks.
 pub(crate) fn steps(text: &str) -> impl Iterator<Item = &str> {
@@ -203,4 +237,18 @@ pub(crate) fn highest_parameter(text: &str, sign: char) -> usize {
     let numbers =
         text.split(sign).skip(1).map(|rest| &rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())]);
     numbers.filter_map(|number| number.parse().ok()).max().unwrap_or(0)
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_repeated_with_parameters_of_its_own() {
+        let step = "insert into t values {rows from ?3} (?3, 0, ?1, ?12)";
+        assert_eq!(one_row(step), "insert into t values (?3, 0, ?1, ?12)");
+        let two = "insert into t values (?3, 0, ?1, ?12), (?13, 0, ?1, ?22)";
+        assert_eq!(many_rows(step, 2).as_deref(), Some(two));
+        assert_eq!(many_rows("delete from t", 2), None);
+    }
 }

@@ -3,4 +3,4 @@
 insert into tenure.message (
     id, lane, leased_until, created_at, expire_at, attempts, max_attempts, key, kind, encoding, reference, producer, payload
 )
-values ($3, $4, 0, $1, $5, 0, $6, $7, $8, $9, $10, $11, $12)
+values {rows from $3} ($3, $4, 0, $1, $5, 0, $6, $7, $8, $9, $10, $11, $12)

@@ -12,7 +12,7 @@ use turso::{Connection, Database};
 use super::{Act, Conn, not_installed};
 use crate::dsn::FileDsn;
 use crate::error::{Error, Kind, Result};
-use crate::sql::{Dialect, Statement, highest_parameter, rendered, steps};
+use crate::sql::{Dialect, Statement, highest_parameter, one_row, rendered, steps};
 use crate::value::{Column, Row, Value};
 
 /// An open Turso database.
@@ -29,7 +29,7 @@ impl Turso {
         let path = dsn.path.as_ref().map_or_else(|| ":memory:".to_owned(), |path| path.display().to_string());
         let database = turso::Builder::new_local(&path).build().await.map_err(|error| open_error(&path, error))?;
         let connection = database.connect().map_err(|error| open_error(&path, error))?;
-        let texts = rendered(Dialect::Sqlite, "").iter().map(|text| steps(text).map(str::to_owned).collect()).collect();
+        let texts = rendered(Dialect::Sqlite, "").iter().map(|text| steps(text).map(one_row).collect()).collect();
         let turso = Turso { connection: Mutex::new(connection), texts: Arc::new(texts), _database: database };
         // A write of nothing, so that a file that cannot be written is refused here and not at the first enqueue.
         turso.write(|_| Box::pin(async { Ok(()) })).await?;
