@@ -102,6 +102,7 @@ statements! {
     MESSAGE_GET = both "message/get";
     MESSAGE_IMPORT = pair "message/import";
     MESSAGE_LIST = both "message/list";
+    MESSAGE_POSITION = pair "message/position";
     MESSAGE_POSTPONE = pair "message/postpone";
     MESSAGE_RELEASE = pair "message/release";
     MESSAGE_REQUEUE = pair "message/requeue";
@@ -135,6 +136,7 @@ statements! {
     WORKER_REGISTER = both "worker/register";
     WORKER_RELEASE = both "worker/release";
     WORKER_RELEASE_KEYS = both "worker/release_keys";
+    WORKER_STALE = pair "worker/stale";
 }
 
 /// Every migration in order: number, name, PostgreSQL text, SQLite text.

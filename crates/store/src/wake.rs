@@ -1,7 +1,7 @@
 //! "Something may be ready": in this process at once, in others by NOTIFY or by looking, and polling as the truth.
 //!
 //! Invariants: nothing here decides anything, a wake-up only says when to look; NOTIFY is never sent inside a write
-//! transaction (it cuts 15k/s to 4.8k/s) but by one task per process, at most once per 5 ms; when the listening
+//! transaction of ours (it cuts 15k/s to 4.8k/s) but by one task per process, at most once per 5 ms; when the listening
 //! connection is lost everybody polls, and polls at once when it is back.
 
 use std::collections::HashMap;

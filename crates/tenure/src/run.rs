@@ -145,6 +145,9 @@ pub struct Summary {
 ///
 /// Messages with keys are handled too: those of one key one after the other, in order.
 ///
+/// A loop that is dropped instead of told to stop ends its handlers where they are; their messages come again when their
+/// leases run out.
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> tenure::Result<()> {

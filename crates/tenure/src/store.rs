@@ -171,11 +171,7 @@ impl Store {
     /// `ValidationFailed` for a time-out that is not positive.
     pub async fn release_zombie_messages(&self, worker_timeout: impl Into<Span>) -> Result<u64> {
         let timeout = worker_timeout.into().positive("the worker time-out")?;
-        let mut released = 0;
-        for worker in self.kernel.worker_list(None, Some(timeout)).await? {
-            released += self.kernel.worker_release(worker.id).await?;
-        }
-        Ok(released)
+        Ok(self.kernel.worker_reap(timeout, false).await?.1)
     }
 
     /// Stops workers that should have been heard of within `timeout` and were not, frees their leases, and forgets
@@ -185,18 +181,9 @@ impl Store {
     /// `ValidationFailed` for a time-out that is not positive.
     pub async fn purge_stale_workers(&self, timeout: impl Into<Span>) -> Result<WorkerPurgeResult> {
         let timeout = timeout.into().positive("the worker time-out")?;
-        let mut result = WorkerPurgeResult::default();
-        for worker in self.kernel.worker_list(None, Some(timeout)).await? {
-            result.messages_released += self.kernel.worker_held(worker.id).await?;
-            match self.kernel.worker_shutdown(worker.id).await {
-                Ok(_) => result.worker_ids.push(worker.id),
-                // It stopped by itself, or was purged by somebody else, just now.
-                Err(error) if matches!(error.kind(), Kind::InvalidState | Kind::NotFound) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        result.workers_purged = result.worker_ids.len() as u64 + self.kernel.worker_purge(timeout).await?;
-        Ok(result)
+        let (worker_ids, messages_released) = self.kernel.worker_reap(timeout, true).await?;
+        let workers_purged = worker_ids.len() as u64 + self.kernel.worker_purge(timeout).await?;
+        Ok(WorkerPurgeResult { workers_purged, messages_released, worker_ids })
     }
 
     /// What the whole database holds: exact counts, from one walk over each queue.

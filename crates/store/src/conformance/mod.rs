@@ -214,6 +214,7 @@ cases! { $
         states_change_only_along_allowed_ways
         a_silent_worker_is_stale_and_a_busy_one_is_not
         releasing_a_dead_worker_frees_its_messages
+        reaping_frees_and_stops_the_silent_and_nobody_else
         stopped_workers_are_purged_by_age;
     event:
         events_are_read_in_order

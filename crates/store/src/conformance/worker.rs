@@ -121,3 +121,25 @@ pub async fn a_worker_that_is_not_ready_gets_nothing(h: &Harness) {
     assert!(claim().await.unwrap().is_empty());
     assert_eq!(h.take_one(&queue).await.attempts, 2);
 }
+
+pub async fn reaping_frees_and_stops_the_silent_and_nobody_else(h: &Harness) {
+    let queue = h.queue().await;
+    let minute = Duration::from_secs(60);
+    let silent = h.store.worker_register("silent", None).await.unwrap().id;
+    let alive = h.store.worker_register("alive", None).await.unwrap().id;
+    h.store.enqueue(&queue, None, numbered(3)).await.unwrap();
+    for (worker, limit) in [(silent, 2), (alive, 1)] {
+        let lease = Some(Duration::from_secs(3600));
+        let claim = Claim { worker: Some(worker), lease, ..Claim::from_queue(&queue, limit) };
+        assert_eq!(h.store.claim(claim).await.unwrap().len(), limit);
+    }
+    h.advance(60_000);
+    h.store.worker_heartbeat(&[alive]).await.unwrap();
+    assert_eq!(h.store.worker_reap(minute, false).await.unwrap(), (vec![silent], 2));
+    assert_eq!(h.store.worker_get(silent).await.unwrap().status, WorkerStatus::Ready);
+    assert_eq!(h.store.worker_reap(minute, true).await.unwrap(), (vec![silent], 0));
+    assert_eq!(h.store.worker_get(silent).await.unwrap().status, WorkerStatus::Stopped);
+    assert_eq!(h.store.worker_reap(minute, true).await.unwrap(), (vec![], 0));
+    assert_eq!(h.store.worker_held(alive).await.unwrap(), 1);
+    assert_eq!(h.take(&queue, 9).await.len(), 2);
+}

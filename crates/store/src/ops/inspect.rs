@@ -48,6 +48,22 @@ impl Store {
             .await
     }
 
+    /// Where messages are now, by their identities: ready or leased, none for one that is neither.
+    pub async fn message_positions(&self, identities: &[i64]) -> Result<Vec<Option<i64>>> {
+        let mut positions = vec![None; identities.len()];
+        let column: Column = identities.iter().copied().collect();
+        let act = self.db().read(move |conn| {
+            Box::pin(async move {
+                let rows = conn.each(MESSAGE_POSITION, &[], &[column]).await?;
+                decode(MESSAGE_POSITION, &rows, |row| Ok((row.int()?, row.int()?)))
+            })
+        });
+        for (n, id) in act.await? {
+            positions[n as usize] = Some(id);
+        }
+        Ok(positions)
+    }
+
     /// Deletes messages by position, whatever their state. One answer each: whether there was one.
     pub async fn message_delete(&self, ids: &[i64]) -> Result<Vec<bool>> {
         let mut gone = vec![false; ids.len()];

@@ -105,6 +105,31 @@ impl Store {
         Ok(freed.len() as u64)
     }
 
+    /// Releases every lease of workers that should have been heard of within `silent_for` and were not, and stops them if
+    /// wanted, in one transaction: a heartbeat comes before all of it or after. Who they were, and how many messages are
+    /// free again.
+    pub async fn worker_reap(&self, silent_for: Duration, stop: bool) -> Result<(Vec<i64>, u64)> {
+        let (clock, silent_for) = (self.clock().clone(), Value::Int(micros(silent_for)));
+        let act = self.db().transact(move |conn| {
+            Box::pin(async move {
+                let rows = conn.query(WORKER_STALE, &[clock.value(), silent_for]).await?;
+                let stale = decode(WORKER_STALE, &rows, |row| row.int())?;
+                let mut freed = Vec::new();
+                for id in &stale {
+                    if stop {
+                        let stopped = WorkerStatus::Stopped.name().into();
+                        conn.query(WORKER_CHANGE, &[clock.value(), Value::Int(*id), stopped, Value::Null]).await?;
+                    }
+                    freed.extend(release(conn, *id).await?);
+                }
+                Ok((stale, freed))
+            })
+        });
+        let (stale, freed) = act.await?;
+        self.freed(&freed);
+        Ok((stale, freed.len() as u64))
+    }
+
     /// How many messages a worker holds under a lease that still runs.
     pub async fn worker_held(&self, id: i64) -> Result<u64> {
         let params = [self.clock().value(), Value::Int(id)];

@@ -90,17 +90,18 @@ impl Loop<'_> {
                         tracing::error!(%error, "a task of the consumer ended early; its message comes again");
                     }
                 }
-                units = messages.next(room), if room > 0 => waiting.extend(work.register(units?)),
-                units = keys.next(1), if room > 0 => waiting.extend(work.register(units?)),
+                // What was asked for is taken in even when there is no more room: its lease is running.
+                units = messages.next(room), if room > 0 || messages.is_asking() => {
+                    waiting.extend(work.register(units?));
+                }
+                units = keys.next(1), if room > 0 || keys.is_asking() => waiting.extend(work.register(units?)),
             }
         }
     }
 
     /// Finishes or gives back everything.
     async fn stop(&self, work: &Arc<Work>, mut tasks: JoinSet<()>, waiting: VecDeque<(u64, Unit)>) {
-        for (ticket, unit) in waiting {
-            work.put_back(ticket, unit).await;
-        }
+        work.put_back(waiting).await;
         let all_done = async { while tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.grace, all_done).await.is_ok() {
             return;
@@ -152,6 +153,10 @@ struct Claims<'a> {
 impl<'a> Claims<'a> {
     fn new(run: &'a Loop<'a>, kind: ClaimKind) -> Self {
         Claims { run, kind, going_on: None, failures: 0, rest_until: None }
+    }
+
+    fn is_asking(&self) -> bool {
+        self.going_on.is_some()
     }
 
     /// The next units; what is going on goes on when this is dropped.

@@ -179,30 +179,49 @@ impl Work {
     }
 
     /// Gives back what no handler has seen.
-    pub(super) async fn put_back(&self, ticket: u64, unit: Unit) {
-        let result = match unit {
-            Unit::Message(message) => self.kernel.put_back(&[message.fence()]).await.map(drop),
-            Unit::Key(batch) => self.kernel.key_abandon(batch.token, Duration::ZERO).await.map(drop),
-        };
-        self.keeper.remove(ticket);
-        self.given_back(result);
+    pub(super) async fn put_back(&self, waiting: impl IntoIterator<Item = (u64, Unit)>) {
+        let (mut fences, mut tokens) = (Vec::new(), Vec::new());
+        for (ticket, unit) in waiting {
+            self.keeper.remove(ticket);
+            match unit {
+                Unit::Message(message) => fences.push(message.fence()),
+                Unit::Key(batch) => tokens.push(batch.token),
+            }
+        }
+        if !fences.is_empty() {
+            self.given_back(fences.len(), self.kernel.put_back(&fences).await.map(drop));
+        }
+        self.abandon(tokens).await;
     }
 
     /// Gives back what is still under the keeper's care.
     pub(super) async fn release_all(&self) {
+        let (mut fences, mut tokens) = (Vec::new(), Vec::new());
         for what in self.keeper.take_all() {
-            let result = match what {
-                Leased::Message(fence) => self.kernel.release(&[fence]).await.map(drop),
-                Leased::Key(token) => self.kernel.key_abandon(token, Duration::ZERO).await.map(drop),
-            };
-            self.given_back(result);
+            match what {
+                Leased::Message(fence) => fences.push(fence),
+                Leased::Key(token) => tokens.push(token),
+            }
+        }
+        if !fences.is_empty() {
+            self.given_back(fences.len(), self.kernel.release(&fences).await.map(drop));
+        }
+        self.abandon(tokens).await;
+    }
+
+    async fn abandon(&self, tokens: Vec<i64>) {
+        for token in tokens {
+            self.given_back(1, self.kernel.key_abandon(token, Duration::ZERO).await.map(drop));
         }
     }
 
-    fn given_back(&self, result: tenure_store::Result<()>) {
+    fn given_back(&self, count: usize, result: tenure_store::Result<()>) {
         match result {
-            Ok(()) => self.count(&self.counts.released, "released"),
-            Err(error) => tracing::warn!(%error, "a message stays leased until its lease runs out"),
+            Ok(()) => {
+                self.counts.released.fetch_add(count as u64, Ordering::Relaxed);
+                self.observer.count("released", count);
+            }
+            Err(error) => tracing::warn!(%error, "messages stay leased until their leases run out"),
         }
     }
 }

@@ -161,12 +161,9 @@ impl MessageTable {
 
     /// A message's id is its identity; a lease is held at its position, which moves when it was scheduled.
     pub(super) async fn fences(&self, ids: &[i64], worker: i64) -> Result<Vec<Fence>> {
-        let mut fences = Vec::with_capacity(ids.len());
-        for id in ids {
-            let position = self.store.kernel.message_get(*id).await?.map_or(*id, |message| message.id);
-            fences.push(Fence::held_by(position, worker));
-        }
-        Ok(fences)
+        let positions = self.store.kernel.message_positions(ids).await?;
+        let fence = |(id, position): (&i64, Option<i64>)| Fence::held_by(position.unwrap_or(*id), worker);
+        Ok(ids.iter().zip(positions).map(fence).collect())
     }
 }
 
