@@ -96,6 +96,13 @@ impl Default for ValidationConfig {
 }
 
 /// Checks payloads before anything is written.
+///
+/// ```
+/// use tenure::{Payload, PayloadValidator, ValidationConfig};
+/// let small = PayloadValidator::new(ValidationConfig { max_payload_bytes: 3, ..ValidationConfig::default() });
+/// assert!(small.check(0, &Payload::bytes("abc")).is_ok());
+/// assert!(small.check(1, &Payload::bytes("abcd")).unwrap_err().to_string().starts_with("payload 1 has 4 bytes"));
+/// ```
 #[derive(Clone, Debug)]
 pub struct PayloadValidator {
     config: ValidationConfig,

@@ -39,6 +39,24 @@ pub struct MessageQueue {
 }
 
 /// All messages of one routing key that were ready, under one lease.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// let queue = MessageQueue::on(&store);
+/// queue.enqueue("mail", "ada", "hello", None).await?;
+/// let batch: MessageBatch = queue.dequeue_batch("mail").await?.expect("the key is free");
+/// assert_eq!((batch.routing_key.as_str(), batch.messages.len()), ("ada", 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MessageBatch {
@@ -51,6 +69,25 @@ pub struct MessageBatch {
 }
 
 /// What proves that a routing key is held.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// let queue = MessageQueue::on(&store);
+/// queue.enqueue("mail", "ada", "hello", None).await?;
+/// let token: LockToken = queue.dequeue_batch("mail").await?.expect("the key is free").lock_token;
+/// queue.ack(&token).await?;
+/// assert!(matches!(queue.ack(&token).await, Err(Error::LeaseLost { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LockToken(i64);
 

@@ -122,6 +122,24 @@ impl Delivery {
 }
 
 /// What a loop did.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// producer.enqueue("hello").await?;
+/// let soon = tokio::time::sleep(std::time::Duration::from_millis(200));
+/// let summary: Summary = consumer.run(|_: Delivery| async { Ok::<_, Error>(()) }).until(soon).await?;
+/// assert_eq!((summary.completed, summary.lost), (1, 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {

@@ -59,6 +59,22 @@ impl From<u32> for Span {
 }
 
 /// A queue.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// let queue: QueueInfo = admin.get_queue("mail").await?;
+/// assert_eq!((queue.queue_name.as_str(), queue.settings.max_attempts), ("mail", Some(5)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueInfo {
@@ -87,6 +103,23 @@ impl From<&tenure_store::Queue> for QueueInfo {
 }
 
 /// A message: as it was just enqueued, as it was leased to a consumer, or as it lies in its queue.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// let sent: QueueMessage = producer.enqueue("hello").await?;
+/// let leased = consumer.dequeue().await?.remove(0);
+/// assert_eq!((leased.id, leased.read_ct, leased.json::<String>()?.as_str()), (sent.id, 1, "hello"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueMessage {
@@ -162,6 +195,25 @@ impl QueueMessage {
 }
 
 /// A finished message that is remembered.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// producer.enqueue("hello").await?;
+/// let message = consumer.dequeue().await?.remove(0);
+/// let kept: ArchivedMessage = consumer.archive(&message).await?.expect("the lease is ours");
+/// assert_eq!((kept.original_msg_id, kept.disposition), (message.id, Disposition::Completed));
+/// assert!(kept.get_processing_duration().is_some());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ArchivedMessage {
@@ -234,6 +286,23 @@ impl From<tenure_store::Archived> for ArchivedMessage {
 }
 
 /// How a message ended.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// producer.enqueue("hello").await?;
+/// consumer.bury(&consumer.dequeue().await?[0], "no such address").await?;
+/// assert_eq!(admin.list_dead("mail", 10).await?[0].disposition, Disposition::Dead);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Disposition {
@@ -246,6 +315,24 @@ pub enum Disposition {
 }
 
 /// What is in a queue.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// producer.batch_enqueue(&[1, 2]).await?;
+/// consumer.dequeue_with_options(1, 30).await?;
+/// let metrics: QueueMetrics = admin.get_queue_metrics("mail").await?;
+/// assert_eq!((metrics.pending_messages, metrics.locked_messages), (1, 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueMetrics {
@@ -270,6 +357,22 @@ pub struct QueueMetrics {
 }
 
 /// What is in the whole database.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// let stats: SystemStats = admin.get_system_stats().await?;
+/// assert_eq!((stats.total_queues, stats.active_workers), (1, 2));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SystemStats {
@@ -294,6 +397,22 @@ pub struct SystemStats {
 }
 
 /// A registered process.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// let worker: WorkerInfo = store.workers().get(consumer.worker_id()).await?;
+/// assert_eq!((worker.hostname.as_str(), worker.port, worker.status), ("host-1", 2, WorkerStatus::Ready));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerInfo {
@@ -342,6 +461,22 @@ impl From<tenure_store::Worker> for WorkerInfo {
 }
 
 /// How the workers are, in numbers.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// let health: WorkerHealthStats = admin.worker_health_stats(30).await?;
+/// assert_eq!((health.ready_workers, health.stale_workers), (2, 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerHealthStats {
@@ -358,6 +493,22 @@ pub struct WorkerHealthStats {
 }
 
 /// What [`Admin::purge_stale_workers`](crate::Admin::purge_stale_workers) did.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// let purged: WorkerPurgeResult = admin.purge_stale_workers(30).await?;
+/// assert_eq!((purged.workers_purged, purged.messages_released), (0, 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerPurgeResult {
@@ -370,6 +521,21 @@ pub struct WorkerPurgeResult {
 }
 
 /// Whether several processes may use one database at the same time.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure::Result<()> {
+/// # use tenure::*;
+/// # let store = Store::connect(":memory:").await?;
+/// # store.install().await?;
+/// # let admin = Admin::on(&store);
+/// # admin.create_queue("mail").await?;
+/// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+/// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+/// assert_eq!(admin.concurrency_model(), ConcurrencyModel::SingleProcess);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConcurrencyModel {
     /// Made for one process. SQLite stays correct with more, one writing at a time; the Turso engine refuses a second.
