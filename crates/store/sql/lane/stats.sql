@@ -1,4 +1,4 @@
--- One walk over the lane, whatever is asked: 0.3 s for a million messages on PostgreSQL, a fifth of what five walks took.
+-- One walk over the lane, whatever is asked, and not one for each figure: 0.3 s for a million messages on PostgreSQL.
 select
     coalesce(sum(case when m.leased_until <= c.now then 1 else 0 end), 0) as ready,
     coalesce(sum(case when m.leased_until > c.now then 1 else 0 end), 0) as leased,
