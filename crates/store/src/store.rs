@@ -262,8 +262,17 @@ impl Store {
 
     /// Buries messages: into the dead queue if there is one, else into the archive.
     pub async fn bury(&self, fences: &[Fence], reason: &str) -> Result<Vec<Answer>> {
+        self.bury_counting(fences, reason, false).await
+    }
+
+    /// The same for messages that nobody ever looked at: the lease under which they are buried was not a delivery.
+    pub async fn bury_unseen(&self, fences: &[Fence], reason: &str) -> Result<Vec<Answer>> {
+        self.bury_counting(fences, reason, true).await
+    }
+
+    async fn bury_counting(&self, fences: &[Fence], reason: &str, uncount: bool) -> Result<Vec<Answer>> {
         crate::ops::check_label("the reason", Some(reason))?;
-        let bury = |_: &Fence| Verb::Bury { outcome: Outcome::Dead, reason: reason.to_owned(), uncount: false };
+        let bury = |_: &Fence| Verb::Bury { outcome: Outcome::Dead, reason: reason.to_owned(), uncount };
         self.finish(fences, bury).await
     }
 
@@ -354,20 +363,22 @@ fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
             let act =
                 shared.hub.db.commit(plain, move |conn| Box::pin(async move { enqueue(conn, &clock, &items).await }));
             let answers = act.await?;
-            let mut least: Vec<(i64, i64)> = Vec::new();
+            let mut least: Vec<(i64, bool, i64)> = Vec::new();
             for (entry, answer) in entries.iter().zip(&answers) {
                 match answer.due_at {
                     Some(_) => shared.hub.due(entry.lane),
                     None if answer.duplicate => {}
-                    None if entry.message.key.is_some() => shared.hub.ready_key(entry.lane, answer.id),
-                    None => match least.iter_mut().rfind(|(lane, _)| *lane == entry.lane) {
-                        Some((_, id)) => *id = answer.id.min(*id),
-                        None => least.push((entry.lane, answer.id)),
-                    },
+                    None => {
+                        let (lane, keyed) = (entry.lane, entry.message.key.is_some());
+                        match least.iter_mut().rfind(|(known, with, _)| (*known, *with) == (lane, keyed)) {
+                            Some((.., id)) => *id = answer.id.min(*id),
+                            None => least.push((lane, keyed, answer.id)),
+                        }
+                    }
                 }
             }
-            for (lane, id) in least {
-                shared.hub.ready(lane, id);
+            for (lane, keyed, id) in least {
+                if keyed { shared.hub.ready_key(lane, id) } else { shared.hub.ready(lane, id) }
             }
             Ok(answers)
         })

@@ -147,8 +147,8 @@ impl Admin {
     /// `QueueNotFound`.
     pub async fn pause_queue(&self, name: &str) -> Result<()> {
         let act = async {
-            self.store.queue(name).await?;
-            Ok(self.store.kernel.queue_pause(name).await?)
+            let done = self.store.kernel.queue_pause(name).await;
+            done.map_err(|error| Error::of_queue(name, error))
         };
         self.observer(name).watch("pause_queue", act).await
     }
@@ -159,8 +159,8 @@ impl Admin {
     /// `QueueNotFound`.
     pub async fn resume_queue(&self, name: &str) -> Result<()> {
         let act = async {
-            self.store.queue(name).await?;
-            Ok(self.store.kernel.queue_resume(name).await?)
+            let done = self.store.kernel.queue_resume(name).await;
+            done.map_err(|error| Error::of_queue(name, error))
         };
         self.observer(name).watch("resume_queue", act).await
     }

@@ -343,7 +343,7 @@ impl Consumer {
     /// # Errors
     /// `WorkerStopped` when it was stopped.
     pub async fn heartbeat(&self) -> Result<()> {
-        self.worker.heartbeat().await
+        self.store.workers().heartbeat(self.worker.id).await
     }
 
     /// What this consumer's worker is doing.
@@ -351,7 +351,7 @@ impl Consumer {
     /// # Errors
     /// `WorkerNotFound` when it was purged.
     pub async fn status(&self) -> Result<WorkerStatus> {
-        self.worker.status().await
+        self.store.workers().get_status(self.worker.id).await
     }
 
     /// Is handed nothing until it is resumed.
@@ -359,7 +359,7 @@ impl Consumer {
     /// # Errors
     /// `InvalidStateTransition`.
     pub async fn suspend(&self) -> Result<()> {
-        self.worker.suspend().await
+        self.store.workers().suspend(self.worker.id).await
     }
 
     /// Is handed messages again.
@@ -367,7 +367,7 @@ impl Consumer {
     /// # Errors
     /// `InvalidStateTransition`.
     pub async fn resume(&self) -> Result<()> {
-        self.worker.resume().await
+        self.store.workers().resume(self.worker.id).await
     }
 
     /// Stops this consumer: what it holds is free at once, and it is handed nothing more.

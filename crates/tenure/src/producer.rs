@@ -267,7 +267,7 @@ impl Producer {
     /// # Errors
     /// `WorkerNotFound` when it was purged.
     pub async fn status(&self) -> Result<WorkerStatus> {
-        self.worker.status().await
+        self.store.workers().get_status(self.worker.id).await
     }
 
     /// Stops this producer.
@@ -302,10 +302,7 @@ impl Producer {
         self.worker.check()?;
         let act = async {
             let enqueued = self.store.kernel.enqueue(&self.queue, None, messages.clone()).await;
-            enqueued.map_err(|error| match error.kind() {
-                tenure_store::Kind::NotFound => Error::QueueNotFound { name: self.queue.name.clone() },
-                _ => error.into(),
-            })
+            enqueued.map_err(|error| Error::of_queue(&self.queue.name, error))
         };
         let enqueued = self.observer.watch(operation, act).await?;
         self.observer.count("enqueued", enqueued.iter().filter(|enqueued| !enqueued.duplicate).count());

@@ -1,6 +1,8 @@
 //! The routed queue: messages with the same routing key are delivered together, in order, to one holder at a time.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tenure_store::{Answer, Due, NewMessage};
@@ -36,7 +38,16 @@ use crate::types::{QueueMessage, Span};
 #[derive(Clone, Debug)]
 pub struct MessageQueue {
     store: Store,
+    /// Queues looked up within the last second, so that a verb is one act and not two; one that was deleted and created
+    /// again is found again after that.
+    queues: Arc<Mutex<HashMap<String, Known>>>,
 }
+
+/// A queue, and when it was looked up.
+type Known = (Instant, Arc<tenure_store::Queue>);
+
+/// How long a look-up of a queue is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
 
 /// All messages of one routing key that were ready, under one lease.
 ///
@@ -102,7 +113,7 @@ impl MessageQueue {
 
     /// Over a store that is already connected.
     pub fn on(store: &Store) -> Self {
-        MessageQueue { store: store.clone() }
+        MessageQueue { store: store.clone(), queues: Arc::default() }
     }
 
     /// Enqueues bytes under a routing key, visible at once or after a delay. The message's id.
@@ -117,11 +128,14 @@ impl MessageQueue {
         delay: Option<Span>,
     ) -> Result<i64> {
         let observer = self.observer(queue);
-        let queue = self.store.queue(queue).await?;
+        let queue = self.queue(queue).await?;
         let delay = delay.map(|delay| delay.get("the delay")).transpose()?.filter(|delay| !delay.is_zero());
         let message =
             NewMessage { key: Some(routing_key.to_owned()), due: delay.map(Due::In), ..NewMessage::new(message) };
-        let act = async { Ok(self.store.kernel.enqueue(&queue, None, vec![message]).await?[0].id) };
+        let act = async {
+            let enqueued = self.store.kernel.enqueue(&queue, None, vec![message]).await;
+            Ok(enqueued.map_err(|error| Error::of_queue(&queue.name, error))?[0].id)
+        };
         let id = observer.watch("enqueue", act).await?;
         observer.count("enqueued", 1);
         Ok(id)
@@ -141,7 +155,7 @@ impl MessageQueue {
     /// `QueueNotFound`.
     pub async fn dequeue_batch_within(&self, queue: &str, wait: Duration) -> Result<Option<MessageBatch>> {
         let observer = self.observer(queue);
-        let queue = self.store.queue(queue).await?;
+        let queue = self.queue(queue).await?;
         let act = async { Ok(self.store.kernel.claim_key(&queue.lanes, None, None, wait).await?) };
         let batch = observer.watch("dequeue_batch", act).await?;
         observer.count("delivered", batch.as_ref().map_or(0, |batch| batch.messages.len()));
@@ -179,6 +193,18 @@ impl MessageQueue {
         let extra = additional.into().positive("the extension")?;
         let act = async { Ok(self.store.kernel.key_extend(lock_token.0, extra).await?.is_some()) };
         self.observer("").watch("extend", act).await
+    }
+
+    async fn queue(&self, name: &str) -> Result<Arc<tenure_store::Queue>> {
+        let known = || self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, queue)) = known().get(name)
+            && at.elapsed() < BELIEVED
+        {
+            return Ok(queue.clone());
+        }
+        let queue = Arc::new(self.store.queue(name).await?);
+        known().insert(name.to_owned(), (Instant::now(), queue.clone()));
+        Ok(queue)
     }
 
     /// A token knows its key, not its queue: its verbs are counted without one.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_store::{Backend, Kind};
+use tenure_store::Backend;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -227,10 +227,7 @@ impl Store {
     }
 
     pub(crate) async fn queue(&self, name: &str) -> Result<tenure_store::Queue> {
-        self.kernel.queue_get(name).await.map_err(|error| match error.kind() {
-            Kind::NotFound => Error::QueueNotFound { name: name.to_owned() },
-            _ => error.into(),
-        })
+        self.kernel.queue_get(name).await.map_err(|error| Error::of_queue(name, error))
     }
 
     pub(crate) async fn all_queues(&self) -> Result<Vec<tenure_store::Queue>> {

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Result};
 use crate::store::Store;
-use crate::types::{WorkerInfo, WorkerStatus};
+use crate::types::WorkerInfo;
 
 /// The worker behind a producer or a consumer.
 #[derive(Debug)]
@@ -42,22 +42,6 @@ impl Worker {
             true => Err(Error::WorkerStopped { id: self.id }),
             false => Ok(()),
         }
-    }
-
-    pub(crate) async fn heartbeat(&self) -> Result<()> {
-        self.store.workers().heartbeat(self.id).await
-    }
-
-    pub(crate) async fn status(&self) -> Result<WorkerStatus> {
-        self.store.workers().get_status(self.id).await
-    }
-
-    pub(crate) async fn suspend(&self) -> Result<()> {
-        self.store.workers().suspend(self.id).await
-    }
-
-    pub(crate) async fn resume(&self) -> Result<()> {
-        self.store.workers().resume(self.id).await
     }
 
     pub(crate) async fn shutdown(&self) -> Result<()> {

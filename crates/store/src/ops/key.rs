@@ -36,7 +36,7 @@ impl Store {
         lease.map_or(Ok(()), |lease| check_duration("the lease", lease))?;
         let hub = &self.shared().hub;
         let woken = Arc::new(Notify::new());
-        for lane in lanes {
+        for lane in lanes.iter().filter(|_| !wait.is_zero()) {
             hub.subscribe_keys(*lane, &woken);
         }
         let mut clock_moved = hub.clock.watch();

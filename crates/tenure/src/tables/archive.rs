@@ -48,7 +48,7 @@ impl ArchiveTable {
     /// # Errors
     /// `ValidationFailed` for a negative limit or offset.
     pub async fn list(&self, limit: i64, offset: i64) -> Result<Vec<ArchivedMessage>> {
-        self.page(Filter::default(), limit, offset).await
+        self.page(false, 0, None, limit, offset).await
     }
 
     /// How many there are.
@@ -83,7 +83,7 @@ impl ArchiveTable {
     /// # Errors
     /// `ValidationFailed` for a negative limit or offset.
     pub async fn list_dlq(&self, max_attempts: i32, limit: i64, offset: i64) -> Result<Vec<ArchivedMessage>> {
-        self.page(Filter { dead: true, attempts: max_attempts.into(), worker: None }, limit, offset).await
+        self.page(true, max_attempts, None, limit, offset).await
     }
 
     /// How many those are.
@@ -91,8 +91,7 @@ impl ArchiveTable {
     /// # Errors
     /// Only the database's own.
     pub async fn count_dlq(&self, max_attempts: i32) -> Result<i64> {
-        let filter = Filter { dead: true, attempts: max_attempts.into(), worker: None };
-        Ok(count(self.store.kernel.archive_tally(true, filter.attempts, None).await?))
+        Ok(count(self.store.kernel.archive_tally(true, max_attempts.into(), None).await?))
     }
 
     /// Messages that a worker held last, newest first.
@@ -100,23 +99,23 @@ impl ArchiveTable {
     /// # Errors
     /// `ValidationFailed` for a negative limit or offset.
     pub async fn list_by_worker(&self, worker_id: i64, limit: i64, offset: i64) -> Result<Vec<ArchivedMessage>> {
-        self.page(Filter { worker: Some(worker_id), ..Filter::default() }, limit, offset).await
+        self.page(false, 0, Some(worker_id), limit, offset).await
     }
 
-    async fn page(&self, filter: Filter, limit: i64, offset: i64) -> Result<Vec<ArchivedMessage>> {
+    async fn page(
+        &self,
+        dead_only: bool,
+        attempts: i32,
+        worker: Option<i64>,
+        limit: i64,
+        offset: i64,
+    ) -> Result<Vec<ArchivedMessage>> {
         for (what, number) in [("limit", limit), ("offset", offset)] {
             if number < 0 {
                 return Err(Error::invalid(format!("the {what} is {number}: it cannot be negative")));
             }
         }
-        let page = self.store.kernel.archive_page(filter.dead, filter.attempts, filter.worker, limit, offset);
+        let page = self.store.kernel.archive_page(dead_only, attempts.into(), worker, limit, offset);
         Ok(page.await?.into_iter().map(ArchivedMessage::from).collect())
     }
-}
-
-#[derive(Clone, Copy, Default)]
-struct Filter {
-    dead: bool,
-    attempts: i64,
-    worker: Option<i64>,
 }

@@ -118,10 +118,16 @@ impl MessageTable {
     ) -> Result<Vec<QueueMessage>> {
         let queue = self.store.queues().queue(queue_id).await?;
         let lease = Span::from(vt_seconds).positive("the lock time")?;
-        self.store.bury_exhausted(&queue, i32::try_from(max_read_ct).unwrap_or(i32::MAX)).await?;
         let claim = Claim { lease: Some(lease), worker: Some(worker_id), ..Claim::from_queue(&queue, limit) };
         let messages = self.store.kernel.claim(claim).await?;
-        Ok(messages.into_iter().map(|message| QueueMessage::leased(queue_id, message)).collect())
+        let (dead, alive): (Vec<_>, Vec<_>) =
+            messages.into_iter().partition(|message| message.attempts > i64::from(max_read_ct));
+        if !dead.is_empty() {
+            let fences: Vec<Fence> = dead.iter().map(tenure_store::Message::fence).collect();
+            let reason = format!("not completed in {max_read_ct} attempts");
+            self.store.kernel.bury_unseen(&fences, &reason).await?;
+        }
+        Ok(alive.into_iter().map(|message| QueueMessage::leased(queue_id, message)).collect())
     }
 
     /// Extends a lease from its end, or from now if that has passed. Whether the worker held it.

@@ -125,10 +125,7 @@ impl QueueTable {
     }
 
     pub(super) async fn queue(&self, id: i64) -> Result<tenure_store::Queue> {
-        self.store.kernel.queue_get_by_id(id).await.map_err(|error| match error.kind() {
-            Kind::NotFound => Error::QueueNotFound { name: id.to_string() },
-            _ => error.into(),
-        })
+        self.store.kernel.queue_get_by_id(id).await.map_err(|error| Error::of_queue(&id.to_string(), error))
     }
 
     pub(crate) async fn metrics(&self, queue: &tenure_store::Queue) -> Result<QueueMetrics> {
