@@ -58,6 +58,30 @@ pub(crate) enum Durability {
     CrashOnly,
 }
 
+/// A DSN with further options, for faces whose settings travel in it.
+///
+/// ```
+/// let dsn = tenure_store::dsn_with("postgres://localhost/app", &[("schema", "my jobs".to_owned())]);
+/// assert_eq!(dsn, "postgres://localhost/app?schema=my%20jobs");
+/// ```
+pub fn dsn_with(dsn: &str, options: &[(&str, String)]) -> String {
+    let mut dsn = dsn.to_owned();
+    for (name, value) in options {
+        dsn.push(if dsn.contains('?') { '&' } else { '?' });
+        dsn.push_str(&format!("{name}={}", percent(value)));
+    }
+    dsn
+}
+
+fn percent(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' => char::from(byte).to_string(),
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
 impl FromStr for Dsn {
     type Err = Error;
 

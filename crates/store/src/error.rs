@@ -154,12 +154,8 @@ pub(crate) fn kind_of_sqlstate(code: &str) -> Kind {
     match code {
         // serialization failure, deadlock, lock not available, query cancelled by a timeout
         "40001" | "40P01" | "55P03" | "57014" => Kind::Contended,
-        // admin shutdown, crash shutdown, cannot connect now, idle session timeouts, too many connections
-        "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "53300" => Kind::Unavailable,
-        // out of memory, disk full, other resources; io error
-        "53000" | "53100" | "53200" | "58030" => Kind::Unavailable,
-        // read-only transaction: a standby that was a primary a moment ago, or will be
-        "25006" => Kind::Unavailable,
+        // read-only transaction: a standby that was a primary a moment ago, or will be; idle session timeout
+        "25006" | "25P03" => Kind::Unavailable,
         "28000" | "28P01" => Kind::AccessDenied,
         "3D000" => Kind::DatabaseMissing,
         // undefined table, schema, column, function, sequence
@@ -170,8 +166,11 @@ pub(crate) fn kind_of_sqlstate(code: &str) -> Kind {
         "23502" | "23503" => Kind::NotFound,
         // data exceptions: what the caller sent cannot be stored
         code if code.starts_with("22") => Kind::InvalidInput,
-        // connection exceptions
-        code if code.starts_with("08") => Kind::Unavailable,
+        // a transaction that was rolled back for whatever other reason
+        code if code.starts_with("40") => Kind::Contended,
+        // connection exceptions; the server is stopping, starting or recovering; too many connections, out of memory,
+        // disk full; errors of the system below the server
+        code if ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) => Kind::Unavailable,
         _ => Kind::Database,
     }
 }
@@ -198,7 +197,7 @@ mod tests {
 
     #[test]
     fn weather_is_retryable_and_mistakes_are_not() {
-        for code in ["40001", "40P01", "57P01", "57P03", "53300", "08006", "25006"] {
+        for code in ["40001", "40P01", "55P03", "57P01", "57P03", "53300", "53400", "58030", "08006", "25006"] {
             assert!(Error::new(kind_of_sqlstate(code), "").is_retryable(), "{code}");
         }
         for code in ["23505", "22021", "42P01", "28P01", "3D000", "XX000"] {

@@ -36,6 +36,7 @@
 //! - Deliveries are counted, not failures: a message that kills its worker still reaches the dead letters.
 //! - No payload is ever parsed: bytes in, bytes out.
 
+mod bell;
 mod claimer;
 mod clock;
 mod combine;
@@ -56,9 +57,13 @@ mod value;
 mod wake;
 
 pub use clock::Clock;
+pub use dsn::dsn_with;
 pub use error::{Error, Kind, Result};
 pub use store::{Backend, Store};
 pub use types::{
-    Answer, Archived, Census, Claim, Clear, Due, Enqueued, Event, Fence, Heartbeat, Import, KeyBatch, LaneStats,
-    Message, Micros, NewMessage, Outcome, Place, Queue, Settings, State, Worker, WorkerStatus,
+    Acked, Activity, Answer, Archived, Census, Claim, Clear, Due, Enqueued, Event, ExecutionInfo, Fence, Heartbeat,
+    History, HistoryEvent, Import, InstanceCensus, InstanceInfo, InstanceStats, KeptValue, KeyBatch, Known, LaneStats,
+    Message, Micros, NewMessage, NewTurnMessage, NewWork, Outcome, Place, Prune, Queue, Removed, Settings, State, Turn,
+    TurnAck, TurnClaim, TurnMessage, TurnToken, ValueChange, Work, WorkClaim, WorkFilter, WorkToken, Worker,
+    WorkerStatus,
 };

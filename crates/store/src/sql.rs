@@ -1,7 +1,8 @@
 //! The statement table: every `.sql` file of the crate, by name, per dialect. Nothing else names a file.
 //!
 //! Files are written for people and for psql: tables as `tenure.message`, parameters as `$1`, the time as `{now}`, the
-//! row that a fence holds as `{held}`, a row that may be repeated as `{rows from $3} (…)`. [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
+//! row that a fence holds as `{held}`, a row that may be repeated as `{rows from $3} (…)`, a step that runs for every row
+//! of a list as `{each $3} …`. [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
 //! `?1` for SQLite (where `$2` would be a *named* parameter, numbered by first appearance), and the one expression
 //! that asks for the time. A file without a dialect suffix serves both.
 //!
@@ -63,6 +64,24 @@ statements! {
     EVENT_APPEND = pair "event/append";
     EVENT_LATEST = both "event/latest";
     EVENT_READ = both "event/read";
+    EXECUTION_GET = both "execution/get";
+    EXECUTION_LIST = both "execution/list";
+    EXECUTION_PRUNABLE = both "execution/prunable";
+    EXECUTION_PRUNE = pair "execution/prune";
+    HISTORY_APPEND = pair "history/append";
+    HISTORY_READ = pair "history/read";
+    INSTANCE_CENSUS = both "instance/census";
+    INSTANCE_CHILDREN = both "instance/children";
+    INSTANCE_DELETE = pair "instance/delete";
+    INSTANCE_DEPTHS = both "instance/depths";
+    INSTANCE_GET = both "instance/get";
+    INSTANCE_LIST = both "instance/list";
+    INSTANCE_LOCK = pair "instance/lock";
+    INSTANCE_ROOTS = both "instance/roots";
+    INSTANCE_STATS = pair "instance/stats";
+    INSTANCE_STATUS = both "instance/status";
+    INSTANCE_STRAY = pair "instance/stray";
+    INSTANCE_TREE = both "instance/tree";
     KEY_DEFER = pair "key/defer";
     KEY_EXTEND = pair "key/extend";
     KEY_HELD = both "key/held";
@@ -72,6 +91,8 @@ statements! {
     KEY_PRUNE = both "key/prune";
     KEY_RELEASE = both "key/release";
     KEY_STRETCH = both "key/stretch";
+    KV_GET = both "kv/get";
+    KV_LIST = both "kv/list";
     LANE_CHECK = both "lane/check";
     LANE_CONFIGURE = both "lane/configure";
     LANE_CREATE = pair "lane/create";
@@ -126,6 +147,19 @@ statements! {
     SCHEDULED_GET = both "scheduled/get";
     SCHEDULED_LIST = both "scheduled/list";
     SCHEDULED_PROMOTE = pair "scheduled/promote";
+    SESSION_PRUNE = both "session/prune";
+    SESSION_RENEW = pair "session/renew";
+    TURN_ABANDON = pair "turn/abandon";
+    TURN_ACK = pair "turn/ack";
+    TURN_DROP = pair "turn/drop";
+    TURN_ENQUEUE = pair "turn/enqueue";
+    TURN_FETCH = pair "turn/fetch";
+    TURN_RENEW = both "turn/renew";
+    WORK_ABANDON = both "work/abandon";
+    WORK_ACK = pair "work/ack";
+    WORK_ENQUEUE = both "work/enqueue";
+    WORK_FETCH = pair "work/fetch";
+    WORK_RENEW = pair "work/renew";
     WORKER_CHANGE = both "worker/change";
     WORKER_FENCE = both "worker/fence";
     WORKER_GET = both "worker/get";
@@ -152,6 +186,12 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         "functions",
         include_str!("../sql/migrations/0002_functions.pg.sql"),
         include_str!("../sql/migrations/0002_functions.sqlite.sql"),
+    ),
+    (
+        3,
+        "orchestration",
+        include_str!("../sql/migrations/0003_orchestration.pg.sql"),
+        include_str!("../sql/migrations/0003_orchestration.sqlite.sql"),
     ),
 ];
 
@@ -229,6 +269,16 @@ pub(crate) fn steps(text: &str) -> impl Iterator<Item = &str> {
     text.split(';').map(str::trim).filter(|step| !step.is_empty())
 }
 
+/// A SQLite step and the list it runs for: `{each ?n} …` runs once for every row of the list that parameter n is of.
+#[cfg(any(feature = "sqlite", feature = "turso"))]
+pub(crate) fn for_each(step: &str) -> (Option<usize>, &str) {
+    let marked = step.strip_prefix("{each ?").and_then(|rest| rest.split_once('}'));
+    match marked {
+        Some((first, step)) => (first.parse().ok(), step.trim_start()),
+        None => (None, step),
+    }
+}
+
 /// A PostgreSQL identifier in double quotes.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -252,5 +302,11 @@ mod tests {
         let two = "insert into t values (?3, 0, ?1, ?12), (?13, 0, ?1, ?22)";
         assert_eq!(many_rows(step, 2).as_deref(), Some(two));
         assert_eq!(many_rows("delete from t", 2), None);
+    }
+
+    #[test]
+    fn a_step_for_a_list_names_the_first_parameter_of_its_rows() {
+        assert_eq!(for_each("{each ?16}\ninsert into t values (?16)"), (Some(16), "insert into t values (?16)"));
+        assert_eq!(for_each("delete from t"), (None, "delete from t"));
     }
 }

@@ -20,6 +20,7 @@ use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::enqueue::{Entry, check, enqueue, lane_of_key};
 use crate::ops::finish::{Finish, Finished, Verb, finish, is_one_statement};
 use crate::ops::queue::check_duration;
+use crate::ops::work::{Ended, ended_flush};
 use crate::receipt::Receipt;
 use crate::types::{Answer, Claim, Due, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue};
 use crate::wake::Hub;
@@ -75,6 +76,7 @@ struct Inner {
     backend: Backend,
     enqueues: Combiner<Entry, Enqueued>,
     finishes: Combiner<Finish, Finished>,
+    ended: Combiner<Ended, bool>,
     /// Which partition the next batch without a key goes to.
     turn: AtomicUsize,
     /// Dropped with the store, and with it the tasks.
@@ -96,6 +98,7 @@ pub(crate) struct Shared {
 
 const ENQUEUE: Limits = Limits { rows: 50_000, kib: 64 * 1024, callers: 20_000, flush: 1000, flushers: 2 };
 const FINISH: Limits = Limits { rows: 50_000, kib: 64 * 1024, callers: 20_000, flush: 2000, flushers: 1 };
+const ENDED: Limits = Limits { rows: 10_000, kib: 64 * 1024, callers: 20_000, flush: 500, flushers: 1 };
 
 /// How often a verb is repeated inside the store when the database was away: every verb is compare-and-set.
 const REPEATS: u32 = 4;
@@ -132,6 +135,7 @@ impl Store {
         let inner = Inner {
             enqueues: Combiner::start(ENQUEUE, &enqueue_flush(shared.clone())),
             finishes: Combiner::start(FINISH, &finish_flush(shared.clone())),
+            ended: Combiner::start(ENDED, &ended_flush(shared.clone())),
             shared,
             backend,
             turn: AtomicUsize::new(0),
@@ -151,6 +155,10 @@ impl Store {
 
     pub(crate) fn clock(&self) -> &Clock {
         &self.inner.shared.hub.clock
+    }
+
+    pub(crate) fn ended(&self) -> &Combiner<Ended, bool> {
+        &self.inner.ended
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -218,7 +226,7 @@ impl Store {
             return Ok(Vec::new());
         }
         let (reply, answer) = oneshot::channel();
-        let until = Instant::now().checked_add(claim.wait).unwrap_or_else(|| Instant::now() + CENTURY);
+        let until = after(claim.wait);
         let Claim { lanes, limit, lease, worker, .. } = claim;
         self.inner.shared.send(lanes, Request { limit, lease, worker, until, reply });
         Receipt::new(answer, |messages| self.inner.shared.give_back(messages)).wait().await
@@ -295,7 +303,11 @@ impl Store {
     }
 }
 
-const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// The end of a wait, which may be longer than the clock can count.
+pub(crate) fn after(wait: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
+    Instant::now() + wait.min(CENTURY)
+}
 
 #[cfg(not(all(feature = "sqlite", feature = "turso")))]
 fn compiled_out(backend: &str, feature: &str) -> Error {

@@ -1,5 +1,9 @@
 //! The nouns of the kernel: plain structs with public fields.
 
+mod orchestration;
+
+pub use orchestration::*;
+
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use rand::Rng as _;
 use tokio::sync::Notify;
 
+use crate::bell::Bell;
 use crate::clock::Clock;
 use crate::cursor::Cursor;
 use crate::db::Db;
 use crate::db::postgres::Postgres;
 use crate::error::Kind;
 use crate::offer::Offer;
-use crate::types::Micros;
+use crate::types::{Micros, WorkFilter};
 
 /// The least time between two NOTIFYs of a process.
 const NOTIFY_EVERY: Duration = Duration::from_millis(5);
@@ -34,10 +35,19 @@ const POLL_DEAF: Duration = Duration::from_millis(200);
 /// PostgreSQL takes less than 8000 bytes.
 const PAYLOAD_MAX: usize = 7500;
 
+/// Topics other than lanes, which have positive numbers: turns, activities, activities of sessions.
+const TURNS: i64 = -1;
+const WORK: i64 = -2;
+const SESSIONS: i64 = -3;
+
 /// What the parts of a store share: the database, the clock, what is known about lanes, and who waits for them.
 pub(crate) struct Hub {
     pub(crate) db: Db,
     pub(crate) clock: Clock,
+    /// Who waits for turns, by the versions they can run.
+    pub(crate) turns: Bell<Option<(i64, i64)>>,
+    /// Who waits for activities, by tags, and whether they take those of sessions.
+    pub(crate) work: Bell<(WorkFilter, bool)>,
     lanes: Mutex<HashMap<i64, Arc<Lane>>>,
     /// Claimers that wait, so that watching costs nothing while nobody does.
     waiting: AtomicUsize,
@@ -84,6 +94,8 @@ impl Hub {
         Hub {
             db,
             clock,
+            turns: Bell::new(),
+            work: Bell::new(),
             lanes: Mutex::default(),
             waiting: AtomicUsize::new(0),
             someone_waits: Notify::new(),
@@ -192,8 +204,41 @@ impl Hub {
         }
     }
 
+    /// A message for an instance can be seen, or will be after `delay`.
+    pub(crate) fn turn_in(&self, delay: Duration) {
+        if delay.is_zero() {
+            self.turns.ring(|_| true);
+        } else {
+            self.turns.expect(delay);
+        }
+        self.tell_others(TURNS, 0);
+    }
+
+    /// An activity can be taken by those who take its tag.
+    pub(crate) fn work_ready(&self, tag: Option<&str>, session: bool) {
+        if session {
+            // Only the session's owner may take it, and nobody here knows who that is.
+            self.work.ring_all(|(filter, sessions)| *sessions && filter.accepts(tag));
+        } else {
+            self.work.ring(|(filter, _)| filter.accepts(tag));
+        }
+        self.tell_others(if session { SESSIONS } else { WORK }, 0);
+    }
+
+    /// An activity was given back, for now or for later.
+    pub(crate) fn work_in(&self, delay: Duration) {
+        if delay.is_zero() {
+            self.work.ring_all(|_| true);
+        } else {
+            self.work.expect(delay);
+        }
+        self.tell_others(SESSIONS, 0);
+    }
+
     /// Anything may have happened anywhere: look everywhere.
     pub(crate) fn wake_all(&self) {
+        self.turns.ring_chain();
+        self.work.ring_all(|_| true);
         let lanes: Vec<_> = {
             let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
             lanes.values().cloned().collect()
@@ -355,6 +400,15 @@ fn heard(hub: &Hub, note: &str) {
     for part in parts {
         let Some((lane, id)) = part.split_once(':') else { continue };
         if let (Ok(lane), Ok(id)) = (lane.parse(), id.parse()) {
+            match lane {
+                TURNS => hub.turns.ring_chain(),
+                WORK => hub.work.ring_chain(),
+                SESSIONS => hub.work.ring_all(|_| true),
+                _ => {}
+            }
+            if lane < 0 {
+                continue;
+            }
             hub.ready_here(lane, |state| match id {
                 i64::MAX => {
                     state.cursor.rewind();

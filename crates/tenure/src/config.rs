@@ -214,21 +214,13 @@ impl Config {
 
     /// The DSN with those settings that travel in it.
     pub(crate) fn full_dsn(&self) -> String {
-        let mut dsn = self.dsn.clone();
-        let mut add = |name: &str, value: String| {
-            dsn.push(if dsn.contains('?') { '&' } else { '?' });
-            dsn.push_str(&format!("{name}={value}"));
-        };
-        if let Some(schema) = &self.schema {
-            add("schema", percent(schema));
-        }
-        if let Some(connections) = self.max_connections {
-            add("pool_size", connections.to_string());
-        }
-        if let Some(seconds) = self.connection_timeout_seconds {
-            add("connect_timeout", seconds.to_string());
-        }
-        dsn
+        let options = [
+            ("schema", self.schema.clone()),
+            ("pool_size", self.max_connections.map(|connections| connections.to_string())),
+            ("connect_timeout", self.connection_timeout_seconds.map(|seconds| seconds.to_string())),
+        ];
+        let given: Vec<_> = options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        tenure_store::dsn_with(&self.dsn, &given)
     }
 
     pub(crate) fn lock_time(&self) -> Duration {
@@ -247,13 +239,4 @@ impl Config {
             ..tenure_store::Settings::default()
         }
     }
-}
-
-fn percent(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' => char::from(byte).to_string(),
-            other => format!("%{other:02X}"),
-        })
-        .collect()
 }

@@ -79,6 +79,32 @@ impl Conn<'_> {
     }
 }
 
+/// Rows of parameters for one part of an act: columns of one length.
+pub(crate) type List = Vec<Column>;
+
+impl Conn<'_> {
+    /// Runs an act with lists of different lengths: `fixed` parameters first, then the columns of one list after the other.
+    ///
+    /// PostgreSQL binds every column as an array to the one statement; on SQLite the steps that are marked `{each $n}` run
+    /// once for every row of the list that holds parameter n.
+    pub(crate) async fn act(&mut self, statement: Statement, fixed: &[Value], lists: &[List]) -> Result<Vec<Row>> {
+        dispatch!(self, conn => conn.act(statement, fixed, lists).await, conn.act(statement, fixed, lists))
+    }
+}
+
+/// The list that holds a parameter, and where its own parameters begin.
+#[cfg(any(feature = "sqlite", feature = "turso"))]
+fn list_of(lists: &[List], fixed: usize, parameter: usize) -> Option<(&List, usize)> {
+    let mut before = fixed;
+    for list in lists {
+        if parameter <= before + list.len() {
+            return Some((list, before));
+        }
+        before += list.len();
+    }
+    None
+}
+
 /// Decodes every row, in order.
 pub(crate) fn decode<T>(
     statement: Statement,

@@ -18,7 +18,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{Act, Conn};
+use super::{Act, Conn, List};
 use crate::dsn::PostgresDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlstate};
 use crate::sql::{Statement, highest_parameter, rendered};
@@ -339,6 +339,14 @@ impl PgConn<'_> {
         let wants_ordinals = self.texts.params(statement) > fixed.len() + columns.len();
         let ordinals = wants_ordinals.then(|| Column::ordinals(len));
         let columns = || columns.iter().chain(&ordinals);
+        let types: Vec<_> = fixed.iter().map(Value::pg_type).chain(columns().map(Column::pg_type)).collect();
+        let params: Vec<&(dyn ToSql + Sync)> =
+            fixed.iter().map(|value| value as _).chain(columns().map(|column| column as _)).collect();
+        self.run(statement, &params, &types).await
+    }
+
+    pub(crate) async fn act(&mut self, statement: Statement, fixed: &[Value], lists: &[List]) -> Result<Vec<Row>> {
+        let columns = || lists.iter().flatten();
         let types: Vec<_> = fixed.iter().map(Value::pg_type).chain(columns().map(Column::pg_type)).collect();
         let params: Vec<&(dyn ToSql + Sync)> =
             fixed.iter().map(|value| value as _).chain(columns().map(|column| column as _)).collect();

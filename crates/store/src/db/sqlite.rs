@@ -15,10 +15,10 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OpenFlags, ToSql};
 use tokio::sync::oneshot;
 
-use super::{Act, Conn, not_installed};
+use super::{Act, Conn, List, list_of, not_installed};
 use crate::dsn::{Durability, FileDsn};
 use crate::error::{Error, Kind, Result, kind_of_sqlite};
-use crate::sql::{Dialect, Statement, many_rows, one_row, rendered, steps};
+use crate::sql::{Dialect, Statement, for_each, many_rows, one_row, rendered, steps};
 use crate::value::{Column, Row, Value};
 
 type Job = Box<dyn FnOnce(&Connection) + Send>;
@@ -35,12 +35,15 @@ const ROWS: usize = 32;
 /// A statement: its steps, and if it inserts plain values the same for many rows.
 struct Text {
     steps: Vec<String>,
+    /// For each step a parameter of the list that it runs for.
+    lists: Vec<Option<usize>>,
     many: Option<String>,
 }
 
 impl Text {
     fn new(text: &str) -> Self {
-        Text { steps: steps(text).map(one_row).collect(), many: many_rows(text.trim(), ROWS) }
+        let (lists, bare): (Vec<_>, Vec<_>) = steps(text).map(for_each).unzip();
+        Text { steps: bare.into_iter().map(one_row).collect(), lists, many: many_rows(text.trim(), ROWS) }
     }
 }
 
@@ -322,6 +325,30 @@ impl SqliteConn<'_> {
 }
 
 impl SqliteConn<'_> {
+    pub(crate) fn act(&mut self, statement: Statement, fixed: &[Value], lists: &[List]) -> Result<Vec<Row>> {
+        let text = &self.texts[statement.index];
+        let mut rows = Vec::new();
+        for (step, marked) in text.steps.iter().zip(&text.lists) {
+            let mut prepared = self.connection.prepare_cached(step).map_err(error_of)?;
+            let count = prepared.parameter_count();
+            for (at, value) in fixed.iter().enumerate().take(count) {
+                prepared.raw_bind_parameter(at + 1, value).map_err(error_of)?;
+            }
+            match marked.and_then(|parameter| list_of(lists, fixed.len(), parameter)) {
+                None => run_step(&mut prepared, &mut rows)?,
+                Some((list, before)) => {
+                    for n in 0..list.first().map_or(0, Column::len) {
+                        for (at, column) in list.iter().enumerate().filter(|(at, _)| before + at < count) {
+                            prepared.raw_bind_parameter(before + at + 1, column.cell(n)).map_err(error_of)?;
+                        }
+                        run_step(&mut prepared, &mut rows)?;
+                    }
+                }
+            }
+        }
+        Ok(rows)
+    }
+
     /// Inserts as many whole groups of rows as there are. How many rows.
     fn insert_many(&self, text: &str, fixed: &[Value], columns: &[Column], len: usize) -> Result<usize> {
         let groups = len / ROWS;

@@ -9,16 +9,19 @@ use bytes::Bytes;
 use tokio::sync::{Mutex, MutexGuard};
 use turso::{Connection, Database};
 
-use super::{Act, Conn, not_installed};
+use super::{Act, Conn, List, list_of, not_installed};
 use crate::dsn::FileDsn;
 use crate::error::{Error, Kind, Result};
-use crate::sql::{Dialect, Statement, highest_parameter, one_row, rendered, steps};
+use crate::sql::{Dialect, Statement, for_each, highest_parameter, one_row, rendered, steps};
 use crate::value::{Column, Row, Value};
+
+/// A step of a statement, and a parameter of the list that it runs for.
+type Step = (Option<usize>, String);
 
 /// An open Turso database.
 pub(crate) struct Turso {
     connection: Mutex<Connection>,
-    texts: Arc<Vec<Vec<String>>>,
+    texts: Arc<Vec<Vec<Step>>>,
     /// Dropping it would close the file under its connection.
     _database: Database,
 }
@@ -29,7 +32,11 @@ impl Turso {
         let path = dsn.path.as_ref().map_or_else(|| ":memory:".to_owned(), |path| path.display().to_string());
         let database = turso::Builder::new_local(&path).build().await.map_err(|error| open_error(&path, error))?;
         let connection = database.connect().map_err(|error| open_error(&path, error))?;
-        let texts = rendered(Dialect::Sqlite, "").iter().map(|text| steps(text).map(one_row).collect()).collect();
+        let step = |text| {
+            let (list, step) = for_each(text);
+            (list, one_row(step))
+        };
+        let texts = rendered(Dialect::Sqlite, "").iter().map(|text| steps(text).map(step).collect()).collect();
         let turso = Turso { connection: Mutex::new(connection), texts: Arc::new(texts), _database: database };
         // A write of nothing, so that a file that cannot be written is refused here and not at the first enqueue.
         turso.write(|_| Box::pin(async { Ok(()) })).await?;
@@ -85,7 +92,7 @@ impl Turso {
     pub(crate) async fn describe(&self, index: usize) -> Result<Vec<String>> {
         let connection = self.connection.lock().await;
         let mut columns = Vec::new();
-        for step in &self.texts[index] {
+        for (_, step) in &self.texts[index] {
             let statement = connection.prepare(step).await.map_err(error_of)?;
             if statement.column_count() > 0 {
                 columns = statement.column_names();
@@ -112,13 +119,13 @@ async fn finish<T>(connection: &Connection, result: Result<T>) -> Result<T> {
 /// A Turso connection for the length of one act.
 pub(crate) struct TursoConn<'a> {
     connection: &'a Connection,
-    texts: &'a [Vec<String>],
+    texts: &'a [Vec<Step>],
 }
 
 impl TursoConn<'_> {
     pub(crate) async fn query(&mut self, statement: Statement, params: &[Value]) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
-        for step in &self.texts[statement.index] {
+        for (_, step) in &self.texts[statement.index] {
             let mut prepared = self.connection.prepare_cached(step).await.map_err(error_of)?;
             let params = params.iter().take(highest_parameter(step, '?')).map(Value::to_turso).collect();
             collect(&mut prepared, params, &mut rows).await?;
@@ -128,7 +135,7 @@ impl TursoConn<'_> {
 
     pub(crate) async fn execute(&mut self, statement: Statement, params: &[Value]) -> Result<u64> {
         let mut changed = 0;
-        for step in &self.texts[statement.index] {
+        for (_, step) in &self.texts[statement.index] {
             let mut prepared = self.connection.prepare_cached(step).await.map_err(error_of)?;
             let params: Vec<_> = params.iter().take(highest_parameter(step, '?')).map(Value::to_turso).collect();
             changed = prepared.execute(params).await.map_err(error_of)?;
@@ -145,7 +152,7 @@ impl TursoConn<'_> {
     ) -> Result<Vec<Row>> {
         let mut rows = Vec::with_capacity(len);
         let mut prepared = Vec::new();
-        for step in &self.texts[statement.index] {
+        for (_, step) in &self.texts[statement.index] {
             let count = highest_parameter(step, '?');
             prepared.push((self.connection.prepare_cached(step).await.map_err(error_of)?, count));
         }
@@ -157,6 +164,29 @@ impl TursoConn<'_> {
             for (step, count) in &mut prepared {
                 collect(step, cells().take(*count).collect(), &mut rows).await?;
                 step.reset().map_err(error_of)?;
+            }
+        }
+        Ok(rows)
+    }
+
+    pub(crate) async fn act(&mut self, statement: Statement, fixed: &[Value], lists: &[List]) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for (marked, step) in &self.texts[statement.index] {
+            let count = highest_parameter(step, '?');
+            let mut prepared = self.connection.prepare_cached(step).await.map_err(error_of)?;
+            let fixed: Vec<_> = fixed.iter().map(Value::to_turso).collect();
+            match marked.and_then(|parameter| list_of(lists, fixed.len(), parameter)) {
+                None => collect(&mut prepared, fixed.into_iter().take(count).collect(), &mut rows).await?,
+                Some((list, before)) => {
+                    for n in 0..list.first().map_or(0, Column::len) {
+                        let mut params = fixed.clone();
+                        params.resize(before, turso::Value::Null);
+                        params.extend(list.iter().map(|column| column.to_turso(n)));
+                        params.truncate(count);
+                        collect(&mut prepared, params, &mut rows).await?;
+                        prepared.reset().map_err(error_of)?;
+                    }
+                }
             }
         }
         Ok(rows)

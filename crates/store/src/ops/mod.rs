@@ -5,10 +5,14 @@ pub(crate) mod claim;
 pub(crate) mod enqueue;
 pub(crate) mod event;
 pub(crate) mod finish;
+pub(crate) mod history;
 pub(crate) mod inspect;
+pub(crate) mod instance;
 pub(crate) mod key;
 pub(crate) mod lifecycle;
 pub(crate) mod queue;
+pub(crate) mod turn;
+pub(crate) mod work;
 pub(crate) mod worker;
 
 use crate::db::Conn;

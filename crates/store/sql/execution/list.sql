@@ -1,0 +1,4 @@
+select id
+from tenure.execution
+where instance = $1
+order by id

@@ -1,0 +1,19 @@
+-- Only what this fetch tagged is touched: messages that became visible later keep their time and their count.
+with clock as materialized (select {now} as now),
+     freed as (
+         update tenure.instance
+         set token = 0, leased_until = 0
+         where id = $2 and token = $3
+         returning id
+     ),
+     back as (
+         update tenure.inbox m
+         set token      = 0,
+             visible_at = case when $4::bigint is null then m.visible_at else c.now + $4 end,
+             attempts   = greatest(0, m.attempts - $5::int)
+         from freed f
+         cross join clock c
+         where m.instance = f.id
+           and m.token = $3
+     )
+select count(*) as done from freed

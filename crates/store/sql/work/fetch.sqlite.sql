@@ -1,0 +1,60 @@
+-- The single writer is the lock. The token marks what this fetch leased; the session follows it.
+update tenure.work
+set due_at = 0, token = $2, leased_until = {now} + $3, attempts = attempts + 1
+where id = (
+    select min(first.id)
+    from (
+        select picked.id
+        from (
+            select w.id
+            from tenure.work w
+            where w.due_at = 0
+              and w.leased_until <= {now}
+              and ($6 or (w.tag is null and $7) or w.tag in ($8, $9, $10, $11, $12))
+              and (w.session is null or ($4 is not null and not exists (
+                  select 1 from tenure.session s
+                  where s.id = w.session and s.owner <> $4 and s.leased_until > {now})))
+            order by w.id
+            limit 1
+        ) picked
+        union all
+        select due.id
+        from (
+            select w.id
+            from tenure.work w
+            where w.due_at > 0
+              and w.due_at <= {now}
+              and ($6 or (w.tag is null and $7) or w.tag in ($8, $9, $10, $11, $12))
+              and (w.session is null or ($4 is not null and not exists (
+                  select 1 from tenure.session s
+                  where s.id = w.session and s.owner <> $4 and s.leased_until > {now})))
+            order by w.due_at, w.id
+            limit 1
+        ) due
+    ) first
+);
+insert into tenure.session (id, owner, leased_until, active_at)
+select w.session, $4, {now} + $5, {now}
+from tenure.work w
+where w.token = $2 and w.token <> 0 and w.session is not null
+on conflict (id) do update
+set owner = excluded.owner, leased_until = excluded.leased_until, active_at = excluded.active_at;
+select 1 as part, w.id, w.attempts as n, w.item as a
+from tenure.work w
+where w.token = $2 and w.token <> 0
+union all
+select 9,
+       (select min(next.at) - {now}
+        from (
+            select min(w.due_at) as at from tenure.work w where w.due_at > {now}
+            union all
+            select min(w.leased_until) from tenure.work w where w.due_at = 0 and w.leased_until > {now}
+            union all
+            select min(s.leased_until)
+            from tenure.work w
+            join tenure.session s on s.id = w.session
+            where w.session is not null and w.leased_until <= {now} and s.leased_until > {now}
+        ) next),
+       0,
+       null
+where not exists (select 1 from tenure.work w where w.token = $2 and w.token <> 0)
