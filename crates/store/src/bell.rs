@@ -119,12 +119,12 @@ impl<K: Clone + PartialEq> Bell<K> {
     }
 
     /// Looks until something is found or the time is up.
-    pub(crate) async fn wait<T>(
+    pub(crate) async fn wait<T, F: Future<Output = Result<Look<T>>> + Send>(
         &self,
         hub: &Hub,
         key: &K,
         until: Instant,
-        mut look: impl AsyncFnMut() -> Result<Look<T>>,
+        mut look: impl FnMut() -> F + Send,
     ) -> Result<Option<T>> {
         let class = self.class(key);
         let mut clock_moved = hub.clock.watch();

@@ -52,10 +52,10 @@ impl Store {
 
     /// Leases an instance that has messages: at once if there is one, else as soon as there is, else none when the wait is
     /// over. `known` is asked, before every look, for histories that need not be sent again.
-    pub async fn turn_fetch(&self, claim: &TurnClaim, known: impl Fn() -> Vec<Known>) -> Result<Option<Turn>> {
+    pub async fn turn_fetch(&self, claim: &TurnClaim, known: impl Fn() -> Vec<Known> + Sync) -> Result<Option<Turn>> {
         check_duration("the lease", claim.lease)?;
         let hub = &self.shared().hub;
-        let look = async || {
+        let look = || async {
             let (reply, answer) = oneshot::channel();
             // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
             let (shared, claim, known) = (self.shared().clone(), claim.clone(), known());

@@ -63,7 +63,7 @@ impl Store {
         }
         let hub = &self.shared().hub;
         let class = (claim.filter.clone(), claim.session.is_some());
-        let look = async || {
+        let look = || async {
             let (reply, answer) = oneshot::channel();
             // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
             let (shared, claim) = (self.shared().clone(), claim.clone());

@@ -1,0 +1,216 @@
+//! Turns: what a fetch makes of the kernel's answer, and how an acknowledgement outlives an outage.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use duroxide::providers::{DispatcherCapabilityFilter, KvEntry, OrchestrationItem, WorkItem};
+use duroxide::{Event, EventKind};
+use tenure_store::{Acked, Error, Kind, Result, Turn, TurnAck, TurnClaim, TurnToken};
+use tokio::time::Instant;
+
+use crate::cache::id_of;
+use crate::convert::{packed, unsigned};
+use crate::observe::took;
+use crate::provider::TenureProvider;
+use crate::repeat::repeat;
+use crate::text::original;
+use crate::token;
+
+/// How often messages for an instance that was never started are looked at before they are dropped: twelve minutes.
+const STRAY: i64 = 16;
+const STRAY_FIRST: Duration = Duration::from_secs(1);
+const STRAY_MOST: Duration = Duration::from_secs(60);
+
+/// How long a fetch is repeated before duroxide is told that the database is away.
+const FETCH: Duration = Duration::from_millis(500);
+
+impl TenureProvider {
+    pub(crate) async fn fetch_turn(
+        &self,
+        lease: Duration,
+        wait: Duration,
+        filter: Option<&DispatcherCapabilityFilter>,
+    ) -> Result<Option<(OrchestrationItem, String, u32)>> {
+        let pinned = match filter {
+            None => None,
+            // Only the first range counts, as duroxide's own suite wants it.
+            Some(filter) => match filter.supported_duroxide_versions.first() {
+                None => return Ok(None),
+                Some(range) => Some((packed(&range.min), packed(&range.max))),
+            },
+        };
+        let until = Instant::now() + wait;
+        loop {
+            let wait = until.saturating_duration_since(Instant::now());
+            let claim = TurnClaim { lease, wait, pinned };
+            let fetch = || async { self.store.turn_fetch(&claim, || self.cache.named()).await };
+            let (turn, _) = repeat("fetch", Instant::now() + FETCH, fetch).await?;
+            let Some(turn) = turn else { return Ok(None) };
+            took("fetch", turn.took);
+            let began = Instant::now() - turn.took;
+            if let Some(item) = self.item(turn, began, lease).await? {
+                return Ok(Some(item));
+            }
+        }
+    }
+
+    /// The turn in duroxide's words; none when nobody waits for its messages.
+    async fn item(
+        &self,
+        turn: Turn,
+        began: Instant,
+        lease: Duration,
+    ) -> Result<Option<(OrchestrationItem, String, u32)>> {
+        let instance = original(turn.token.instance.clone());
+        let attempts = turn.messages.iter().map(|message| message.attempts).max().unwrap_or(0);
+        let (messages, unread) = read_messages(&turn);
+        let part = self.cache.part(&turn.token.instance);
+        let which = (turn.born, turn.execution);
+        let history = self.cache.complete(&turn.token.instance, which, part, &turn.history);
+        let (history, error) = match (history, unread) {
+            (Ok(history), None) => (history, None),
+            (Err(error), _) | (_, Some(error)) => (Vec::new(), Some(error)),
+        };
+        let named = turn.name.clone().map(|name| (name, turn.version.clone().unwrap_or_else(unknown)));
+        let Some((name, version)) = named.or_else(|| started(&history)).or_else(|| starting(&messages)) else {
+            if error.is_none() {
+                self.put_aside(&turn, &messages, attempts).await?;
+                return Ok(None);
+            }
+            return Ok(Some(self.hand_over(
+                turn,
+                began,
+                lease,
+                instance,
+                (unknown(), unknown()),
+                messages,
+                history,
+                error,
+            )));
+        };
+        let named = (original(name), original(version));
+        Ok(Some(self.hand_over(turn, began, lease, instance, named, messages, history, error)))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of duroxide's item")]
+    fn hand_over(
+        &self,
+        turn: Turn,
+        began: Instant,
+        lease: Duration,
+        instance: String,
+        (orchestration_name, version): (String, String),
+        messages: Vec<WorkItem>,
+        history: Vec<Event>,
+        history_error: Option<String>,
+    ) -> (OrchestrationItem, String, u32) {
+        self.turns.take(turn.token.token, began, lease, history.last().map_or(0, id_of));
+        let attempts = turn.messages.iter().map(|message| message.attempts).max().unwrap_or(0);
+        let value = |kept: tenure_store::KeptValue| {
+            let entry = KvEntry { value: original(kept.value), last_updated_at_ms: unsigned(kept.updated_at) };
+            (original(kept.key), entry)
+        };
+        let item = OrchestrationItem {
+            instance,
+            orchestration_name,
+            execution_id: unsigned(turn.execution),
+            version,
+            history,
+            messages,
+            history_error,
+            kv_snapshot: turn.values.into_iter().map(value).collect::<HashMap<_, _>>(),
+        };
+        (item, token::of_turn(&turn.token), u32::try_from(attempts).unwrap_or(u32::MAX))
+    }
+
+    /// Messages for an instance that was never started. Events for its queues are dropped, as duroxide wants it; others may
+    /// have overtaken the start, so they wait for it, out of the way, and longer each time.
+    async fn put_aside(&self, turn: &Turn, messages: &[WorkItem], attempts: i64) -> Result<()> {
+        let instance = &turn.token.instance;
+        if messages.iter().all(|item| matches!(item, WorkItem::QueueMessage { .. })) || attempts > STRAY {
+            tracing::warn!(
+                instance,
+                messages = messages.len(),
+                "messages for an instance that was never started: dropped"
+            );
+            return self.store.turn_drop(&turn.token).await;
+        }
+        let doublings = u32::try_from(attempts.clamp(1, 10) - 1).unwrap_or(0);
+        let delay = (STRAY_FIRST * 2u32.pow(doublings)).min(STRAY_MOST);
+        tracing::debug!(instance, attempts, "messages for an instance that has not been started wait");
+        self.store.turn_abandon(&turn.token, Some(delay), false).await.map(drop)
+    }
+
+    /// Acknowledges a turn, again and again while its lease lasts if the database is away.
+    pub(crate) async fn ack_turn(&self, token: &TurnToken, ack: TurnAck, delta: Vec<Event>) -> Result<()> {
+        if self.turns.is_given_up(token.token) {
+            return Err(gone("an acknowledgement under this lock was given up while the database was away"));
+        }
+        let size = ack.events.iter().map(|event| event.data.len()).sum();
+        let execution = ack.execution;
+        let acknowledge = || async { self.store.turn_ack(token, ack.clone()).await };
+        match repeat("ack", self.turns.until(token.token), acknowledge).await {
+            Ok((Acked::Done(born), _)) => {
+                if let Some(last) = self.turns.last(token.token) {
+                    self.cache.append(&token.instance, (born, execution), last, delta, size);
+                }
+                self.turns.let_go(token.token);
+                Ok(())
+            }
+            // An earlier try of this call was committed and its answer lost. Without such a try, another call was.
+            Ok((Acked::Already, true)) => {
+                self.turns.let_go(token.token);
+                Ok(())
+            }
+            Ok((Acked::Already | Acked::Lost, _)) => {
+                Err(gone("the lock_token is unknown, was used, or its lease has run out"))
+            }
+            Err(error) if error.is_retryable() => {
+                self.turns.give_up(token.token);
+                tracing::warn!(instance = %token.instance, %error, "the database was away for longer than the lease: the turn will be run again");
+                Err(gone("the database was away for longer than the lease, so the turn will be run again"))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn gone(message: &str) -> Error {
+    Error::new(Kind::InvalidState, format!("Invalid lock token: {message}"))
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+/// The messages of a turn; if one cannot be read, why: then duroxide counts attempts until it ends the instance.
+fn read_messages(turn: &Turn) -> (Vec<WorkItem>, Option<String>) {
+    let mut unread = None;
+    let mut read = Vec::with_capacity(turn.messages.len());
+    for message in &turn.messages {
+        match serde_json::from_str(&message.item) {
+            Ok(item) => read.push(item),
+            Err(error) => unread = Some(format!("message {} cannot be read: {error}", message.id)),
+        }
+    }
+    (read, unread)
+}
+
+/// Name and version from the history of an instance that has no name of its own.
+fn started(history: &[Event]) -> Option<(String, String)> {
+    history.iter().find_map(|event| match &event.kind {
+        EventKind::OrchestrationStarted { name, version, .. } => Some((name.clone(), version.clone())),
+        _ => None,
+    })
+}
+
+/// Name and version from the message that starts an instance.
+fn starting(messages: &[WorkItem]) -> Option<(String, String)> {
+    messages.iter().find_map(|item| match item {
+        WorkItem::StartOrchestration { orchestration, version, .. }
+        | WorkItem::ContinueAsNew { orchestration, version, .. } => {
+            Some((orchestration.clone(), version.clone().unwrap_or_else(unknown)))
+        }
+        _ => None,
+    })
+}

@@ -1,0 +1,113 @@
+//! A fresh database for every provider that the suite of duroxide asks for.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use duroxide::provider_validation::ProviderFactory;
+use duroxide::providers::Provider;
+use tempfile::TempDir;
+use tenure_duroxide::TenureProvider;
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// The PostgreSQL server that `cargo xtask test` starts.
+pub(crate) fn postgres_dsn() -> String {
+    std::env::var("TENURE_TEST_POSTGRES")
+        .expect("TENURE_TEST_POSTGRES is not set: run `cargo xtask test`, which starts a throw-away server")
+}
+
+/// Where a factory makes its databases.
+#[allow(dead_code, reason = "each test file runs on one of them")]
+pub(crate) enum Backend {
+    Postgres,
+    Sqlite,
+}
+
+/// Makes providers that share nothing: each has a schema or a file of its own.
+pub(crate) struct Factory {
+    backend: Backend,
+    /// Holds the files until the test is over.
+    folder: TempDir,
+    /// The name of the database made last: the one that is looked into past its provider.
+    last: Mutex<String>,
+}
+
+impl Factory {
+    pub(crate) fn new(backend: Backend) -> Self {
+        Factory { backend, folder: tempfile::tempdir().unwrap(), last: Mutex::default() }
+    }
+
+    fn last(&self) -> String {
+        self.last.lock().unwrap().clone()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(format!("{name}.db"))
+    }
+
+    fn sqlite(&self) -> rusqlite::Connection {
+        rusqlite::Connection::open(self.file(&self.last())).unwrap()
+    }
+}
+
+async fn postgres() -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+#[async_trait::async_trait]
+impl ProviderFactory for Factory {
+    async fn create_provider(&self) -> Arc<dyn Provider> {
+        let name = format!("dx_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let provider = match self.backend {
+            Backend::Postgres => {
+                TenureProvider::new_with_schema(&format!("{}?pool_size=5", postgres_dsn()), &name).await
+            }
+            Backend::Sqlite => TenureProvider::new(&format!("sqlite:{}", self.file(&name).display())).await,
+        };
+        *self.last.lock().unwrap() = name;
+        Arc::new(provider.unwrap())
+    }
+
+    /// One second is the shortest that is right for all. `test_worker_lock_renewal_after_expiration` locks for a second
+    /// whatever we say here, and expects that lock to be over 100 ms after our timeout;
+    /// `test_worker_delayed_visibility_skips_future_items` needs a lock that outlives 600 ms. Nothing needs more.
+    fn lock_timeout(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    async fn corrupt_instance_history(&self, instance: &str) {
+        let set = r#"set data = '{"not":"an event"}'"#;
+        let corrupted = match self.backend {
+            Backend::Postgres => {
+                let text = format!(r#"update "{}".history {set} where instance = $1"#, self.last());
+                postgres().await.execute(&text, &[&instance]).await.unwrap()
+            }
+            Backend::Sqlite => {
+                let text = format!("update tenure_history {set} where instance = ?1");
+                self.sqlite().execute(&text, [instance]).unwrap() as u64
+            }
+        };
+        assert!(corrupted > 0, "'{instance}' has no history to corrupt");
+    }
+
+    async fn get_max_attempt_count(&self, instance: &str) -> u32 {
+        let attempts: i64 = match self.backend {
+            Backend::Postgres => {
+                let text = format!(
+                    r#"select coalesce(max(attempts), 0)::bigint from "{}".inbox where instance = $1"#,
+                    self.last()
+                );
+                postgres().await.query_one(&text, &[&instance]).await.unwrap().get(0)
+            }
+            Backend::Sqlite => {
+                let text = "select coalesce(max(attempts), 0) from tenure_inbox where instance = ?1";
+                self.sqlite().query_row(text, [instance], |row| row.get(0)).unwrap()
+            }
+        };
+        u32::try_from(attempts).unwrap()
+    }
+}
