@@ -5,18 +5,18 @@ use std::str::FromStr as _;
 use duroxide::providers::ProviderError;
 use tenure_store::{TurnToken, WorkToken};
 
-/// `token.instance`: an acknowledgement finds its instance without a look-up.
+/// `token.instance`, or `token+.instance` for an instance that has values: an acknowledgement finds its instance without a
+/// look-up.
 pub(crate) fn of_turn(token: &TurnToken) -> String {
-    format!("{:x}.{}", token.token, token.instance)
+    format!("{:x}{}.{}", token.token, if token.values { "+" } else { "" }, token.instance)
 }
 
 pub(crate) fn turn(operation: &str, text: &str) -> Result<TurnToken, ProviderError> {
-    let parts =
-        text.split_once('.').and_then(|(token, instance)| Some((i64::from_str_radix(token, 16).ok()?, instance)));
-    match parts {
-        Some((token, instance)) => Ok(TurnToken { instance: instance.to_owned(), token }),
-        None => Err(ProviderError::permanent(operation, "Invalid lock token: it was not made by this provider")),
-    }
+    let parts = text.split_once('.').and_then(|(token, instance)| {
+        let (token, values) = token.strip_suffix('+').map_or((token, false), |token| (token, true));
+        Some(TurnToken { instance: instance.to_owned(), token: i64::from_str_radix(token, 16).ok()?, values })
+    });
+    parts.ok_or_else(|| ProviderError::permanent(operation, "Invalid lock token: it was not made by this provider"))
 }
 
 /// `token.id`
@@ -40,8 +40,10 @@ mod tests {
 
     #[test]
     fn tokens_come_back_and_others_are_refused() {
-        let token = TurnToken { instance: "order.17".to_owned(), token: i64::MAX };
-        assert_eq!(turn("ack", &of_turn(&token)).ok(), Some(token));
+        for values in [false, true] {
+            let token = TurnToken { instance: "order.17".to_owned(), token: i64::MAX, values };
+            assert_eq!(turn("ack", &of_turn(&token)).ok(), Some(token));
+        }
         let token = WorkToken { id: 3, token: 1 };
         assert_eq!(work("ack", &of_work(token)).ok(), Some(token));
         for text in ["", "invalid-token", "zz.1", "."] {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duroxide::providers::{DispatcherCapabilityFilter, KvEntry, OrchestrationItem, WorkItem};
 use duroxide::{Event, EventKind};
-use tenure_store::{Acked, Error, Kind, Result, Turn, TurnAck, TurnClaim, TurnToken};
+use tenure_store::{Acked, Error, Kind, Known, Result, Turn, TurnAck, TurnClaim, TurnToken};
 use tokio::time::Instant;
 
 use crate::cache::id_of;
@@ -64,9 +64,7 @@ impl TenureProvider {
         let instance = original(turn.token.instance.clone());
         let attempts = turn.messages.iter().map(|message| message.attempts).max().unwrap_or(0);
         let (messages, unread) = read_messages(&turn);
-        let part = self.cache.part(&turn.token.instance);
-        let which = (turn.born, turn.execution);
-        let history = self.cache.complete(&turn.token.instance, which, part, &turn.history);
+        let history = self.whole_history(&turn).await?;
         let (history, error) = match (history, unread) {
             (Ok(history), None) => (history, None),
             (Err(error), _) | (_, Some(error)) => (Vec::new(), Some(error)),
@@ -90,6 +88,21 @@ impl TenureProvider {
         };
         let named = (original(name), original(version));
         Ok(Some(self.hand_over(turn, began, lease, instance, named, messages, history, error)))
+    }
+
+    /// The history of a turn, of which the database may have left out what was kept here when it was asked.
+    async fn whole_history(&self, turn: &Turn) -> Result<Result<Vec<Event>, String>> {
+        let id = &turn.token.instance;
+        let which = (turn.born, turn.execution);
+        let part = self.cache.part(id);
+        let has = |known: &Known| (known.born, known.execution) == which && known.last >= turn.known;
+        if turn.known == 0 || part.as_ref().is_some_and(|part| has(&part.known)) {
+            return Ok(self.cache.complete(id, which, part, &turn.history));
+        }
+        // It was forgotten meanwhile, to make room.
+        let history = self.store.history_read(id, Some(turn.execution), None).await?;
+        let events = history.map_or_else(Vec::new, |history| history.events);
+        Ok(self.cache.complete(id, which, None, &events))
     }
 
     #[allow(clippy::too_many_arguments, reason = "the fields of duroxide's item")]

@@ -14,22 +14,19 @@ use tokio::time::Instant;
 use crate::error::Result;
 use crate::wake::Hub;
 
+/// After how long without a message it is quiet enough to ask what will come.
+const QUIET: Duration = Duration::from_millis(20);
 /// How soon a waiter looks again when messages wait behind somebody's turn: at first, and at most.
-const BLOCKED_FIRST: Duration = Duration::from_millis(5);
+const BLOCKED_FIRST: Duration = Duration::from_millis(20);
 const BLOCKED_MOST: Duration = Duration::from_millis(500);
 /// A process's clock and the database's drift apart by less than this while a time is awaited.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// What a look found.
-pub(crate) enum Look<T> {
-    Found(T),
-    /// Nothing that can be had now.
-    Nothing {
-        /// When there will be something, if nothing happens before.
-        next: Option<Duration>,
-        /// Whether there is something that somebody else must let go of first.
-        blocked: bool,
-    },
+/// What will come, if nothing happens before.
+pub(crate) struct Next {
+    pub(crate) after: Option<Duration>,
+    /// Whether something is there that somebody else must let go of first.
+    pub(crate) blocked: bool,
 }
 
 /// Waiters of one kind, in classes that want the same.
@@ -48,15 +45,16 @@ struct Class {
 }
 
 struct State {
-    /// When there will be something.
+    /// When there will be something, and whether the database was asked since the last look.
     next: Option<Instant>,
+    asked: bool,
     looked: Instant,
     pause: Duration,
 }
 
 impl<K: Clone + PartialEq> Bell<K> {
     pub(crate) fn new() -> Self {
-        let state = State { next: None, looked: Instant::now(), pause: BLOCKED_FIRST };
+        let state = State { next: None, asked: false, looked: Instant::now(), pause: BLOCKED_FIRST };
         Bell {
             classes: Mutex::default(),
             leader: tokio::sync::Mutex::default(),
@@ -118,14 +116,19 @@ impl<K: Clone + PartialEq> Bell<K> {
         }
     }
 
-    /// Looks until something is found or the time is up.
-    pub(crate) async fn wait<T, F: Future<Output = Result<Look<T>>> + Send>(
+    /// Looks until something is found or the time is up. `next` asks the database what will come.
+    pub(crate) async fn wait<T, L, N>(
         &self,
         hub: &Hub,
         key: &K,
         until: Instant,
-        mut look: impl FnMut() -> F + Send,
-    ) -> Result<Option<T>> {
+        mut look: impl FnMut() -> L + Send,
+        next: impl Fn() -> N + Send + Sync,
+    ) -> Result<Option<T>>
+    where
+        L: Future<Output = Result<Option<T>>> + Send,
+        N: Future<Output = Result<Next>> + Send,
+    {
         let class = self.class(key);
         let mut clock_moved = hub.clock.watch();
         let _waiting = (until > Instant::now()).then(|| hub.wait());
@@ -134,61 +137,66 @@ impl<K: Clone + PartialEq> Bell<K> {
             tokio::pin!(woken);
             // From now on nothing that becomes ready goes unnoticed, whatever the look misses.
             woken.as_mut().enable();
-            match look().await? {
-                Look::Found(found) => {
-                    self.state().pause = BLOCKED_FIRST;
-                    if class.chain.load(Ordering::Relaxed) {
-                        class.woken.notify_one();
-                    }
-                    return Ok(Some(found));
+            if let Some(found) = look().await? {
+                self.state().pause = BLOCKED_FIRST;
+                if class.chain.load(Ordering::Relaxed) {
+                    class.woken.notify_one();
                 }
-                Look::Nothing { next, blocked } => {
-                    class.chain.store(false, Ordering::Relaxed);
-                    let again = blocked.then(|| self.blocked());
-                    if let Some(next) = next.into_iter().chain(again).min() {
-                        self.expect(next);
-                    }
-                }
+                return Ok(Some(found));
             }
+            class.chain.store(false, Ordering::Relaxed);
+            self.state().asked = false;
             if Instant::now() >= until {
                 return Ok(None);
             }
             tokio::select! {
                 () = woken => {}
-                () = self.lead(hub) => {}
+                result = self.lead(hub, &next) => result?,
                 () = clock_moved.wait() => {}
                 () = tokio::time::sleep_until(until) => return Ok(None),
             }
         }
     }
 
-    /// How long to leave alone what somebody else holds.
-    fn blocked(&self) -> Duration {
-        let mut state = self.state();
-        let pause = state.pause;
-        state.pause = (pause * 2).min(BLOCKED_MOST);
-        pause
-    }
-
     /// Waits as the one who leads until it is time to look; for ever while another one leads.
-    async fn lead(&self, hub: &Hub) {
+    async fn lead<N: Future<Output = Result<Next>> + Send>(&self, hub: &Hub, next: impl Fn() -> N) -> Result<()> {
         let _leader = self.leader.lock().await;
         loop {
             let earlier = self.earlier.notified();
-            let at = {
-                let state = self.state();
-                let poll = state.looked + 2 * hub.poll_interval();
-                state.next.map_or(poll, |next| next.min(poll))
-            };
+            let (at, ask) = self.rest(hub);
             tokio::select! {
-                () = tokio::time::sleep_until(at) => {
-                    let mut state = self.state();
-                    state.looked = Instant::now();
-                    state.next = None;
-                    return;
-                }
-                () = earlier => {}
+                () = tokio::time::sleep_until(at) => {}
+                () = earlier => continue,
             }
+            if ask {
+                self.plan(&next().await?);
+                continue;
+            }
+            let mut state = self.state();
+            (state.looked, state.next) = (Instant::now(), None);
+            return Ok(());
         }
+    }
+
+    /// Until when the leader has nothing to do, and whether it then asks instead of looking.
+    fn rest(&self, hub: &Hub) -> (Instant, bool) {
+        let state = self.state();
+        let poll = state.looked + hub.quiet_interval();
+        let look = state.next.map_or(poll, |next| next.min(poll));
+        let ask = Instant::now() + QUIET;
+        if state.asked || look <= ask { (look, false) } else { (ask, true) }
+    }
+
+    fn plan(&self, next: &Next) {
+        let again = next.blocked.then(|| {
+            let mut state = self.state();
+            let pause = state.pause;
+            state.pause = (pause * 2).min(BLOCKED_MOST);
+            pause
+        });
+        if let Some(after) = next.after.into_iter().chain(again).min() {
+            self.expect(after);
+        }
+        self.state().asked = true;
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Files are written for people and for psql: tables as `tenure.message`, parameters as `$1`, the time as `{now}`, the
 //! row that a fence holds as `{held}`, a row that may be repeated as `{rows from $3} (…)`, a step that runs for every row
-//! of a list as `{each $3} …`. [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
+//! of a list as `{each $3} …`, a part that hangs on a parameter between `{with $3}` and `{end}`. [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
 //! `?1` for SQLite (where `$2` would be a *named* parameter, numbered by first appearance), and the one expression
 //! that asks for the time. A file without a dialect suffix serves both.
 //!
@@ -79,7 +79,6 @@ statements! {
     INSTANCE_LOCK = pair "instance/lock";
     INSTANCE_ROOTS = both "instance/roots";
     INSTANCE_STATS = pair "instance/stats";
-    INSTANCE_STATUS = both "instance/status";
     INSTANCE_STRAY = pair "instance/stray";
     INSTANCE_TREE = both "instance/tree";
     KEY_DEFER = pair "key/defer";
@@ -154,11 +153,13 @@ statements! {
     TURN_DROP = pair "turn/drop";
     TURN_ENQUEUE = pair "turn/enqueue";
     TURN_FETCH = pair "turn/fetch";
+    TURN_NEXT = pair "turn/next";
     TURN_RENEW = both "turn/renew";
     WORK_ABANDON = both "work/abandon";
     WORK_ACK = pair "work/ack";
     WORK_ENQUEUE = both "work/enqueue";
     WORK_FETCH = pair "work/fetch";
+    WORK_NEXT = both "work/next";
     WORK_RENEW = pair "work/renew";
     WORKER_CHANGE = both "worker/change";
     WORKER_FENCE = both "worker/fence";
@@ -279,6 +280,46 @@ pub(crate) fn for_each(step: &str) -> (Option<usize>, &str) {
     }
 }
 
+/// The text of an act without the parts between `{with $n}` and `{end}` for which `wanted` says no, and the numbers of the
+/// parameters that are left, which are counted anew.
+pub(crate) fn without(text: &str, wanted: impl Fn(usize) -> bool) -> (String, Vec<usize>) {
+    let mut kept = String::with_capacity(text.len());
+    let mut skipping = false;
+    for line in text.lines() {
+        if let Some(number) = line.trim().strip_prefix("{with $").and_then(|rest| rest.strip_suffix('}')) {
+            skipping = number.parse().is_ok_and(|number: usize| !wanted(number));
+        } else if line.trim() == "{end}" {
+            skipping = false;
+        } else if !skipping {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    let mut parts = kept.split('$');
+    let mut renumbered = parts.next().unwrap_or_default().to_owned();
+    let mut used: Vec<usize> = Vec::new();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        match part[..end].parse::<usize>() {
+            Ok(number) => {
+                let at = used.iter().position(|known| *known == number).unwrap_or_else(|| {
+                    used.push(number);
+                    used.len() - 1
+                });
+                renumbered.push_str(&format!("${}{}", at + 1, &part[end..]));
+            }
+            Err(_) => renumbered.push_str(&format!("${part}")),
+        }
+    }
+    (renumbered, used)
+}
+
+/// The parameters that a text's parts hang on.
+pub(crate) fn conditions(text: &str) -> Vec<usize> {
+    let marked = text.lines().filter_map(|line| line.trim().strip_prefix("{with $")?.strip_suffix('}'));
+    marked.filter_map(|number| number.parse().ok()).collect()
+}
+
 /// A PostgreSQL identifier in double quotes.
 pub(crate) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -302,6 +343,18 @@ mod tests {
         let two = "insert into t values (?3, 0, ?1, ?12), (?13, 0, ?1, ?22)";
         assert_eq!(many_rows(step, 2).as_deref(), Some(two));
         assert_eq!(many_rows("delete from t", 2), None);
+    }
+
+    #[test]
+    fn a_part_that_nobody_wants_is_left_out_and_parameters_are_counted_anew() {
+        let text = "with a as (select $1),\n{with $3}\nb as (select $3, $4),\n{end}\nc as (select $5, $1)\nselect 1";
+        assert_eq!(conditions(text), [3]);
+        let (all, used) = without(text, |_| true);
+        assert_eq!(all, "with a as (select $1),\nb as (select $2, $3),\nc as (select $4, $1)\nselect 1\n");
+        assert_eq!(used, [1, 3, 4, 5]);
+        let (some, used) = without(text, |_| false);
+        assert_eq!(some, "with a as (select $1),\nc as (select $2, $1)\nselect 1\n");
+        assert_eq!(used, [1, 5]);
     }
 
     #[test]

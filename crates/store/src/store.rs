@@ -20,9 +20,11 @@ use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::enqueue::{Entry, check, enqueue, lane_of_key};
 use crate::ops::finish::{Finish, Finished, Verb, finish, is_one_statement};
 use crate::ops::queue::check_duration;
-use crate::ops::work::{Ended, ended_flush};
+use crate::ops::history::{Question, Told, question_flush};
+use crate::ops::turn::{AckedTurn, EndedTurn, TurnLook, turn_ack_flush, turn_look_flush};
+use crate::ops::work::{Ended, ended_flush, work_look_flush};
 use crate::receipt::Receipt;
-use crate::types::{Answer, Claim, Due, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue};
+use crate::types::{Answer, Claim, Due, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Turn, Work, WorkClaim};
 use crate::wake::Hub;
 
 /// The databases a store can live in.
@@ -76,7 +78,7 @@ struct Inner {
     backend: Backend,
     enqueues: Combiner<Entry, Enqueued>,
     finishes: Combiner<Finish, Finished>,
-    ended: Combiner<Ended, bool>,
+    combiners: Combiners,
     /// Which partition the next batch without a key goes to.
     turn: AtomicUsize,
     /// Dropped with the store, and with it the tasks.
@@ -90,6 +92,27 @@ impl Drop for Inner {
     }
 }
 
+/// What orchestrations merge: looks, ends and questions of concurrent callers share statements.
+pub(crate) struct Combiners {
+    pub(crate) turn_looks: Arc<Combiner<TurnLook, Option<Turn>>>,
+    pub(crate) turn_acks: Combiner<EndedTurn, AckedTurn>,
+    pub(crate) work_looks: Arc<Combiner<WorkClaim, Option<Work>>>,
+    pub(crate) work_acks: Combiner<Ended, bool>,
+    pub(crate) questions: Combiner<Question, Told>,
+}
+
+impl Combiners {
+    fn start(shared: &Arc<Shared>) -> Self {
+        Combiners {
+            turn_looks: Arc::new(Combiner::start(TURN, &turn_look_flush(shared.clone()))),
+            turn_acks: Combiner::start(TURN, &turn_ack_flush(shared.clone())),
+            work_looks: Arc::new(Combiner::start(TURN, &work_look_flush(shared.clone()))),
+            work_acks: Combiner::start(TURN, &ended_flush(shared.clone())),
+            questions: Combiner::start(TURN, &question_flush(shared.clone())),
+        }
+    }
+}
+
 /// What the store and its claimers share.
 pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
@@ -98,7 +121,7 @@ pub(crate) struct Shared {
 
 const ENQUEUE: Limits = Limits { rows: 50_000, kib: 64 * 1024, callers: 20_000, flush: 1000, flushers: 2 };
 const FINISH: Limits = Limits { rows: 50_000, kib: 64 * 1024, callers: 20_000, flush: 2000, flushers: 1 };
-const ENDED: Limits = Limits { rows: 10_000, kib: 64 * 1024, callers: 20_000, flush: 500, flushers: 1 };
+const TURN: Limits = Limits { rows: 10_000, kib: 64 * 1024, callers: 20_000, flush: 64, flushers: 1 };
 
 /// How often a verb is repeated inside the store when the database was away: every verb is compare-and-set.
 const REPEATS: u32 = 4;
@@ -135,7 +158,7 @@ impl Store {
         let inner = Inner {
             enqueues: Combiner::start(ENQUEUE, &enqueue_flush(shared.clone())),
             finishes: Combiner::start(FINISH, &finish_flush(shared.clone())),
-            ended: Combiner::start(ENDED, &ended_flush(shared.clone())),
+            combiners: Combiners::start(&shared),
             shared,
             backend,
             turn: AtomicUsize::new(0),
@@ -157,8 +180,8 @@ impl Store {
         &self.inner.shared.hub.clock
     }
 
-    pub(crate) fn ended(&self) -> &Combiner<Ended, bool> {
-        &self.inner.ended
+    pub(crate) fn combiners(&self) -> &Combiners {
+        &self.inner.combiners
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -5,7 +5,7 @@
 //! connection is lost everybody polls, and polls at once when it is back.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,9 @@ pub(crate) struct Hub {
     pub(crate) turns: Bell<Option<(i64, i64)>>,
     /// Who waits for activities, by tags, and whether they take those of sessions.
     pub(crate) work: Bell<(WorkFilter, bool)>,
+    held_turns: Mutex<HashMap<String, HeldTurn>>,
+    /// Whether activities of sessions may wait: then fetches of different owners cannot be merged.
+    pub(crate) sessions: AtomicBool,
     lanes: Mutex<HashMap<i64, Arc<Lane>>>,
     /// Claimers that wait, so that watching costs nothing while nobody does.
     waiting: AtomicUsize,
@@ -55,11 +58,17 @@ pub(crate) struct Hub {
     outbox: Mutex<HashMap<i64, i64>>,
     outbox_filled: Notify,
     /// Whether the listening connection is up, and whether it has been lost.
-    listens: std::sync::atomic::AtomicBool,
-    deaf: std::sync::atomic::AtomicBool,
+    listens: AtomicBool,
+    deaf: AtomicBool,
     started: Instant,
     /// Tells our own NOTIFYs from those of others.
     me: u64,
+}
+
+/// An instance that this process holds: until when, and whether messages came for it meanwhile.
+struct HeldTurn {
+    until: Instant,
+    more: bool,
 }
 
 /// What this process knows about a lane.
@@ -96,6 +105,8 @@ impl Hub {
             clock,
             turns: Bell::new(),
             work: Bell::new(),
+            held_turns: Mutex::default(),
+            sessions: true.into(),
             lanes: Mutex::default(),
             waiting: AtomicUsize::new(0),
             someone_waits: Notify::new(),
@@ -204,19 +215,47 @@ impl Hub {
         }
     }
 
-    /// A message for an instance can be seen, or will be after `delay`.
-    pub(crate) fn turn_in(&self, delay: Duration) {
-        if delay.is_zero() {
-            self.turns.ring(|_| true);
-        } else {
-            self.turns.expect(delay);
+    /// A message for an instance can be seen. While this process holds the instance nobody else can take it: it is
+    /// announced when the turn ends.
+    pub(crate) fn turn_ready(&self, instance: &str) {
+        if let Some(held) = self.held_turns().get_mut(instance)
+            && held.until > Instant::now()
+        {
+            held.more = true;
+            return;
         }
+        self.turns.ring(|_| true);
         self.tell_others(TURNS, 0);
+    }
+
+    /// A message will be seen after `delay`.
+    pub(crate) fn turn_later(&self, delay: Duration) {
+        self.turns.expect(delay);
+        self.tell_others(TURNS, 0);
+    }
+
+    /// This process holds an instance.
+    pub(crate) fn turn_begins(&self, instance: &str, lease: Duration) {
+        let until = Instant::now() + lease;
+        self.held_turns().insert(instance.to_owned(), HeldTurn { until, more: false });
+    }
+
+    /// It does so no longer; `more` messages wait for it, or came meanwhile.
+    pub(crate) fn turn_ends(&self, instance: &str, more: bool) {
+        let held = self.held_turns().remove(instance);
+        if more || held.is_some_and(|held| held.more) {
+            self.turn_ready(instance);
+        }
+    }
+
+    fn held_turns(&self) -> MutexGuard<'_, HashMap<String, HeldTurn>> {
+        self.held_turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An activity can be taken by those who take its tag.
     pub(crate) fn work_ready(&self, tag: Option<&str>, session: bool) {
         if session {
+            self.sessions.store(true, Ordering::Relaxed);
             // Only the session's owner may take it, and nobody here knows who that is.
             self.work.ring_all(|(filter, sessions)| *sessions && filter.accepts(tag));
         } else {
@@ -250,6 +289,11 @@ impl Hub {
             });
             self.key_ready_here(lane.id);
         }
+    }
+
+    /// How long those who wait for turns and activities rest when they expect nothing and would hear of everything.
+    pub(crate) fn quiet_interval(&self) -> Duration {
+        if self.deaf.load(Ordering::Relaxed) { self.poll_interval() } else { 4 * self.poll_interval() }
     }
 
     /// How long a claimer may sleep when it expects nothing: jittered, so that processes do not march in step.
@@ -403,7 +447,10 @@ fn heard(hub: &Hub, note: &str) {
             match lane {
                 TURNS => hub.turns.ring_chain(),
                 WORK => hub.work.ring_chain(),
-                SESSIONS => hub.work.ring_all(|_| true),
+                SESSIONS => {
+                    hub.sessions.store(true, Ordering::Relaxed);
+                    hub.work.ring_all(|_| true);
+                }
                 _ => {}
             }
             if lane < 0 {

@@ -1,14 +1,25 @@
--- The latest execution, or the one that is asked for; only what comes after what the caller knows, if that is still the
--- same instance and execution. Part 0 says which they are, and comes with an instance that has nothing new too.
+-- For each question the latest execution, or the one that is asked for: only what comes after what the asker knows, if that
+-- is still the same instance and execution. Part 0 says which they are, and the custom status if it is newer than the one
+-- last seen; part 2 is an event.
 with wanted as materialized (
-    select i.id, i.born, coalesce($2::bigint, i.execution) as execution
-    from tenure.instance i
-    where i.id = $1
+    select q.n as question, i.id, i.born, coalesce(q.execution, i.execution) as execution, i.custom_version,
+           case when i.name is not null and i.custom_version > q.seen then i.custom_status end as custom_status,
+           i.name is not null and i.custom_version > q.seen as newer,
+           case when q.born is null then q.last
+                when i.born = q.born and coalesce(q.execution, i.execution) = q.known then q.last
+                else 0 end as last
+    from unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+        as q (instance, execution, born, known, last, seen, n)
+    cross join lateral (
+        select x.id, x.born, x.name, x.execution, x.custom_version, x.custom_status
+        from tenure.instance x
+        where x.id = q.instance
+        offset 0
+    ) i
 )
-select 0 as part, w.born as id, w.execution as n, null as a
+select w.question as n, 0 as part, w.born as id, w.execution, w.custom_version, w.newer, w.custom_status as data
 from wanted w
 union all
-select 2, h.id, null, h.data
+select w.question, 2, h.id, null, null, null, h.data
 from wanted w
-join tenure.history h on h.instance = w.id and h.execution = w.execution
-where h.id > case when w.born = $3 and w.execution = $4 then $5::bigint else 0 end
+join tenure.history h on h.instance = w.id and h.execution = w.execution and h.id > w.last

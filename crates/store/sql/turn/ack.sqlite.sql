@@ -1,89 +1,98 @@
--- Several steps in one transaction: the first marks the instance with the negated token, every other one looks for that
+-- Several steps in one transaction: the first marks each instance with the negated token, every other one looks for that
 -- mark, the last takes it away. A step that begins with {each $n} runs once for every row of the list that $n is of.
+{each $3}
 update tenure.instance
-set name           = coalesce($5, name),
-    version        = coalesce($6, version),
-    parent         = case when name is null then $7 else parent end,
+set name           = coalesce($6, name),
+    version        = coalesce($7, version),
+    parent         = case when name is null then $8 else parent end,
     created_at     = case when name is null then {now} else created_at end,
-    pinned         = case when $4 > execution then $10 when $4 = execution then coalesce($10, pinned) else pinned end,
-    execution      = max(execution, $4),
-    custom_status  = case when $11 then $12 else custom_status end,
-    custom_version = custom_version + $11,
+    pinned         = case when $5 > execution then $11 when $5 = execution then coalesce($11, pinned) else pinned end,
+    execution      = max(execution, $5),
+    custom_status  = case when $12 then $13 else custom_status end,
+    custom_version = custom_version + $12,
     turns          = turns + 1,
-    token          = -$3,
+    token          = -$4,
     leased_until   = 0,
     updated_at     = {now}
-where id = $2
-  and token = $3
+where id = $3
+  and token = $4
   and leased_until > {now};
+{each $3}
 insert into tenure.execution as e (instance, id, status, output, pinned, events, started_at, completed_at)
-select h.id, $4, coalesce($8, 'Running'), $9, $10, $15, h.updated_at, case when $8 <> 'Running' then h.updated_at end
+select h.id, $5, coalesce($9, 'Running'), $10, $11, $16, h.updated_at, case when $9 <> 'Running' then h.updated_at end
 from tenure.instance h
-where h.id = $2 and h.token = -$3
+where h.id = $3 and h.token = -$4
 on conflict (instance, id) do update
-set status       = coalesce($8, e.status),
-    output       = case when $8 is null then e.output else excluded.output end,
-    pinned       = coalesce($10, e.pinned),
+set status       = case when excluded.completed_at is null then e.status else excluded.status end,
+    output       = case when excluded.completed_at is null then e.output else excluded.output end,
+    pinned       = coalesce(excluded.pinned, e.pinned),
     events       = e.events + excluded.events,
-    completed_at = case when $8 is null then e.completed_at else excluded.completed_at end;
-{each $16}
+    completed_at = coalesce(excluded.completed_at, e.completed_at);
+{each $17}
 insert into tenure.history (instance, execution, id, data)
-select h.id, $4, $16, $17
+select h.id, $18, $19, $20
 from tenure.instance h
-where h.id = $2 and h.token = -$3;
-{each $18}
+where h.id = $17 and h.token < 0;
+{each $21}
 insert into tenure.work (due_at, leased_until, token, attempts, instance, execution, activity, session, tag, item)
-select 0, 0, 0, 0, $18, $19, $20, $21, $22, $23
+select 0, 0, 0, 0, $22, $23, $24, $25, $26, $27
 from tenure.instance h
-where h.id = $2 and h.token = -$3;
-{each $24}
+where h.id = $21 and h.token < 0;
+{each $28}
 delete from tenure.work
-where instance = $24
-  and execution = $25
-  and activity = $26
-  and exists (select 1 from tenure.instance h where h.id = $2 and h.token = -$3);
-delete from tenure.inbox
-where instance = $2
-  and token = $3
-  and exists (select 1 from tenure.instance h where h.id = $2 and h.token = -$3);
-{each $27}
+where instance = $29
+  and execution = $30
+  and activity = $31
+  and exists (select 1 from tenure.instance h where h.id = $28 and h.token < 0);
+{each $32}
 insert into tenure.instance (id, born, execution, custom_version, turns, token, leased_until, acked, created_at, updated_at)
-select $27, abs(random() / 2), 1, 0, 0, 0, 0, 0, h.updated_at, h.updated_at
+select $33, abs(random() / 2), 1, 0, 0, 0, 0, 0, h.updated_at, h.updated_at
 from tenure.instance h
-where h.id = $2 and h.token = -$3
+where h.id = $32 and h.token < 0
 on conflict (id) do nothing;
-{each $27}
+{each $32}
 insert into tenure.inbox (instance, visible_at, attempts, token, item)
-select $27, coalesce($28, h.updated_at), 0, 0, $29
+select $33, coalesce($34, h.updated_at), 0, 0, $35
 from tenure.instance h
-where h.id = $2 and h.token = -$3;
+where h.id = $32 and h.token < 0;
+{each $3}
 update tenure.kv
 set drafted = 1, draft = null, draft_at = {now} / 1000
-where instance = $2
-  and $13
-  and exists (select 1 from tenure.instance h where h.id = $2 and h.token = -$3);
-{each $30}
+where instance = $3
+  and $14
+  and exists (select 1 from tenure.instance h where h.id = $3 and h.token = -$4);
+{each $36}
 insert into tenure.kv (instance, key, value, updated_at, drafted, draft, draft_at)
-select h.id, $30, null, 0, 1, $31, $32
+select h.id, $37, null, 0, 1, $38, $39
 from tenure.instance h
-where h.id = $2 and h.token = -$3
+where h.id = $36 and h.token < 0
 on conflict (instance, key) do update
 set drafted = 1, draft = excluded.draft, draft_at = excluded.draft_at;
+{each $3}
 delete from tenure.kv
-where instance = $2
-  and $14
+where instance = $3
+  and $15
   and drafted
   and draft is null
-  and exists (select 1 from tenure.instance h where h.id = $2 and h.token = -$3);
+  and exists (select 1 from tenure.instance h where h.id = $3 and h.token = -$4);
+{each $3}
 update tenure.kv
 set value = draft, updated_at = draft_at, drafted = 0, draft = null, draft_at = 0
-where instance = $2
-  and $14
+where instance = $3
+  and $15
   and drafted
-  and exists (select 1 from tenure.instance h where h.id = $2 and h.token = -$3);
-select (select h.born from tenure.instance h where h.id = $2 and h.token = -$3) as born,
-       exists (select 1 from tenure.instance i where i.id = $2 and i.acked = $3) as already,
-       exists (select 1 from tenure.inbox m where m.instance = $2 and m.token <> $3 and m.visible_at <= {now}) as more;
+  and exists (select 1 from tenure.instance h where h.id = $3 and h.token = -$4);
+{each $3}
+delete from tenure.inbox
+where instance = $3
+  and token = $4
+  and exists (select 1 from tenure.instance h where h.id = $3 and h.token = -$4);
+{each $3}
+select $3 as instance,
+       (select h.born from tenure.instance h where h.id = $3 and h.token = -$4) as born,
+       exists (select 1 from tenure.instance i where i.id = $3 and i.acked = $4) as already,
+       exists (select 1 from tenure.inbox m where m.instance = $3 and m.token <> $4 and m.visible_at <= {now}) as more;
+{each $3}
 update tenure.instance
-set token = 0, acked = $3
-where id = $2 and token = -$3
+set token = 0, acked = $4
+where id = $3 and token = -$4

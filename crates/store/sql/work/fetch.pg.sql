@@ -1,9 +1,9 @@
--- One complete act: the first activity that is free, wanted (tags) and allowed (sessions) is locked and leased, and its
--- session with it. An activity of a session that somebody else owns is passed over; when two claim a new session at once,
--- the second finds it taken and looks again. Leases are not worth waiting for the disk: a crash only frees them.
--- Part 1 is the activity, part 9 nothing: how long until something will be, and whether to look again at once.
+-- One complete act for as many fetches as wait: the first activities that are free, wanted (tags) and allowed (sessions)
+-- are locked and leased, and the session with them. An activity of a session that somebody else owns is passed over; when
+-- two claim a new session at once, the second finds it taken and looks again. Sessions are claimed one at a time: with an
+-- owner the limit is 1. Leases are not worth waiting for the disk: a crash only frees them.
 with clock as materialized (select {now} as now, set_config('synchronous_commit', 'off', true)),
-     picked as materialized (
+     ready as materialized (
          select w.due_at, w.id, w.session
          from tenure.work w
          where w.due_at = 0
@@ -13,7 +13,7 @@ with clock as materialized (select {now} as now, set_config('synchronous_commit'
                select 1 from tenure.session s
                where s.id = w.session and s.owner <> $4 and s.leased_until > (select now from clock))))
          order by w.id
-         limit 1
+         limit $13
          for update skip locked
      ),
      due as materialized (
@@ -26,14 +26,14 @@ with clock as materialized (select {now} as now, set_config('synchronous_commit'
                select 1 from tenure.session s
                where s.id = w.session and s.owner <> $4 and s.leased_until > (select now from clock))))
          order by w.due_at, w.id
-         limit 1
+         limit $13
          for update skip locked
      ),
      first as materialized (
          select f.due_at, f.id, f.session
-         from (select due_at, id, session from picked union all select due_at, id, session from due) f
+         from (select due_at, id, session from ready union all select due_at, id, session from due) f
          order by f.id
-         limit 1
+         limit $13
      ),
      claimed as (
          insert into tenure.session as s (id, owner, leased_until, active_at)
@@ -55,19 +55,9 @@ with clock as materialized (select {now} as now, set_config('synchronous_commit'
            and (f.session is null or exists (select 1 from claimed))
          returning w.id, w.attempts, w.item
      )
-select 1 as part, l.id, l.attempts as n, l.item as a
+select l.id, l.attempts, l.item, (select count(*) from first) as found,
+       exists (select 1 from tenure.work w where w.session is not null) as sessions
 from leased l
 union all
-select 9,
-       least(
-           (select min(w.due_at) from tenure.work w where w.due_at > c.now),
-           (select min(w.leased_until) from tenure.work w where w.due_at = 0 and w.leased_until > c.now),
-           (select min(s.leased_until)
-            from tenure.work w
-            join tenure.session s on s.id = w.session
-            where w.session is not null and w.leased_until <= c.now and s.leased_until > c.now)
-       ) - c.now,
-       (exists (select 1 from first))::int,
-       null
-from clock c
+select null, null, null, (select count(*) from first), exists (select 1 from tenure.work w where w.session is not null)
 where not exists (select 1 from leased)

@@ -1,4 +1,4 @@
--- The single writer is the lock. The token marks what this fetch leased; the session follows it.
+-- The single writer is the lock; one activity at a time. The token marks what this fetch leased; the session follows it.
 update tenure.work
 set due_at = 0, token = $2, leased_until = {now} + $3, attempts = attempts + 1
 where id = (
@@ -39,22 +39,9 @@ from tenure.work w
 where w.token = $2 and w.token <> 0 and w.session is not null
 on conflict (id) do update
 set owner = excluded.owner, leased_until = excluded.leased_until, active_at = excluded.active_at;
-select 1 as part, w.id, w.attempts as n, w.item as a
+select w.id, w.attempts, w.item, $13 as found, exists (select 1 from tenure.work x where x.session is not null) as sessions
 from tenure.work w
 where w.token = $2 and w.token <> 0
 union all
-select 9,
-       (select min(next.at) - {now}
-        from (
-            select min(w.due_at) as at from tenure.work w where w.due_at > {now}
-            union all
-            select min(w.leased_until) from tenure.work w where w.due_at = 0 and w.leased_until > {now}
-            union all
-            select min(s.leased_until)
-            from tenure.work w
-            join tenure.session s on s.id = w.session
-            where w.session is not null and w.leased_until <= {now} and s.leased_until > {now}
-        ) next),
-       0,
-       null
+select null, null, null, 0, exists (select 1 from tenure.work x where x.session is not null)
 where not exists (select 1 from tenure.work w where w.token = $2 and w.token <> 0)

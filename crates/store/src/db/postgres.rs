@@ -10,6 +10,7 @@ pub(crate) mod wire;
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
@@ -21,7 +22,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::{Act, Conn, List};
 use crate::dsn::PostgresDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlstate};
-use crate::sql::{Statement, highest_parameter, rendered};
+use crate::sql::{Statement, conditions, highest_parameter, rendered, without};
 use crate::value::{Column, Row, Value};
 use crate::wake::{channel, payload};
 
@@ -180,7 +181,7 @@ impl Postgres {
     #[cfg(feature = "conformance")]
     pub(crate) async fn describe(&self, index: usize) -> Result<(usize, Vec<String>)> {
         let client = self.client().await?;
-        let statement = client.prepare(&self.texts.0[index].0).await.map_err(error_of)?;
+        let statement = client.prepare(&self.texts.0[index].whole.text).await.map_err(error_of)?;
         Ok((statement.params().len(), statement.columns().iter().map(|c| c.name().to_owned()).collect()))
     }
 
@@ -265,28 +266,60 @@ impl Drop for Open {
     }
 }
 
-/// Every statement as this schema runs it, and its number of parameters.
-struct Texts(Vec<(String, usize)>);
+/// Every statement as this schema runs it.
+struct Texts(Vec<Text>);
+
+struct Text {
+    /// With all its parts, as written.
+    written: String,
+    /// With all its parts, as it runs.
+    whole: Variant,
+    /// The parameters that its parts hang on, and what is left of it when some of them are wanted.
+    conditions: Vec<usize>,
+    variants: Mutex<HashMap<Vec<bool>, Arc<Variant>>>,
+}
+
+/// A text and the parameters it has, by their numbers in the file.
+struct Variant {
+    text: String,
+    params: Vec<usize>,
+}
+
+impl Text {
+    fn new(written: String) -> Self {
+        let conditions = conditions(&written);
+        let whole = if conditions.is_empty() {
+            Variant { text: written.clone(), params: (1..=highest_parameter(&written, '$')).collect() }
+        } else {
+            let (text, params) = without(&written, |_| true);
+            Variant { text, params }
+        };
+        Text { written, whole, conditions, variants: Mutex::default() }
+    }
+
+    /// The text with the parts for which there is something to do.
+    fn variant(&self, wanted: impl Fn(usize) -> bool) -> Arc<Variant> {
+        let key: Vec<bool> = self.conditions.iter().map(|condition| wanted(*condition)).collect();
+        let mut variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
+        let made = variants.entry(key).or_insert_with(|| {
+            let (text, params) = without(&self.written, wanted);
+            Arc::new(Variant { text, params })
+        });
+        made.clone()
+    }
+}
 
 impl Texts {
     fn new(schema: &str) -> Self {
-        let texts = rendered(crate::sql::Dialect::Postgres, schema).into_iter();
-        Texts(
-            texts
-                .map(|text| {
-                    let params = highest_parameter(&text, '$');
-                    (text, params)
-                })
-                .collect(),
-        )
+        Texts(rendered(crate::sql::Dialect::Postgres, schema).into_iter().map(Text::new).collect())
     }
 
     fn text(&self, statement: Statement) -> &str {
-        &self.0[statement.index].0
+        &self.0[statement.index].whole.text
     }
 
     fn params(&self, statement: Statement) -> usize {
-        self.0[statement.index].1
+        self.0[statement.index].whole.params.len()
     }
 }
 
@@ -299,8 +332,7 @@ pub(crate) struct PgConn<'a> {
 }
 
 impl PgConn<'_> {
-    async fn run(&self, statement: Statement, params: &[&(dyn ToSql + Sync)], types: &[Type]) -> Result<Vec<Row>> {
-        let text = self.texts.text(statement);
+    async fn run(&self, text: &str, params: &[&(dyn ToSql + Sync)], types: &[Type]) -> Result<Vec<Row>> {
         let rows = if let Some(client) = self.prepared {
             let prepared = client.prepare_cached(text).await.map_err(error_of)?;
             self.client.query(&prepared, params).await
@@ -314,7 +346,7 @@ impl PgConn<'_> {
     pub(crate) async fn query(&mut self, statement: Statement, params: &[Value]) -> Result<Vec<Row>> {
         let types: Vec<_> = params.iter().map(Value::pg_type).collect();
         let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|value| value as _).collect();
-        self.run(statement, &params, &types).await
+        self.run(self.texts.text(statement), &params, &types).await
     }
 
     pub(crate) async fn execute(&mut self, statement: Statement, params: &[Value]) -> Result<u64> {
@@ -342,15 +374,23 @@ impl PgConn<'_> {
         let types: Vec<_> = fixed.iter().map(Value::pg_type).chain(columns().map(Column::pg_type)).collect();
         let params: Vec<&(dyn ToSql + Sync)> =
             fixed.iter().map(|value| value as _).chain(columns().map(|column| column as _)).collect();
-        self.run(statement, &params, &types).await
+        self.run(self.texts.text(statement), &params, &types).await
     }
 
     pub(crate) async fn act(&mut self, statement: Statement, fixed: &[Value], lists: &[List]) -> Result<Vec<Row>> {
         let columns = || lists.iter().flatten();
-        let types: Vec<_> = fixed.iter().map(Value::pg_type).chain(columns().map(Column::pg_type)).collect();
-        let params: Vec<&(dyn ToSql + Sync)> =
-            fixed.iter().map(|value| value as _).chain(columns().map(|column| column as _)).collect();
-        self.run(statement, &params, &types).await
+        let all: Vec<(&(dyn ToSql + Sync), Type)> = fixed
+            .iter()
+            .map(|value| (value as _, value.pg_type()))
+            .chain(columns().map(|column| (column as _, column.pg_type())))
+            .collect();
+        let wanted = |number: usize| match fixed.get(number - 1) {
+            Some(value) => *value == Value::Bool(true),
+            None => columns().nth(number - 1 - fixed.len()).is_some_and(|column| column.len() > 0),
+        };
+        let variant = self.texts.0[statement.index].variant(wanted);
+        let (params, types): (Vec<_>, Vec<_>) = variant.params.iter().map(|number| all[number - 1].clone()).unzip();
+        self.run(&variant.text, &params, &types).await
     }
 }
 

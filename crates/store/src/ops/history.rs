@@ -1,13 +1,31 @@
 //! Histories: what happened in an execution of an instance, in the order of numbers that its writer gives.
 
+use std::sync::Arc;
+
+use crate::combine::Flush;
 use crate::db::decode;
 use crate::error::{Error, Kind, Result};
 use crate::ops::check_text;
 use crate::ops::turn::EVENT;
 use crate::sql::{HISTORY_APPEND, HISTORY_READ, KV_GET, KV_LIST};
-use crate::store::Store;
+use crate::store::{Shared, Store};
 use crate::types::{History, HistoryEvent, Known};
-use crate::value::Value;
+use crate::value::{Column, Row, Value};
+
+/// A question about an instance; those asked at the same time share a statement.
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    instance: String,
+    execution: Option<i64>,
+    known: Option<Known>,
+    /// Events after this one, where nothing is known.
+    last: i64,
+    /// The version of the custom status last seen.
+    seen: i64,
+}
+
+/// The history, and the custom status if there is a newer one.
+pub(crate) type Told = Option<(History, Option<(Option<String>, i64)>)>;
 
 impl Store {
     /// The history of an execution, or of the latest one; only what follows `known`, where that is still what is asked for.
@@ -18,31 +36,18 @@ impl Store {
         execution: Option<i64>,
         known: Option<&Known>,
     ) -> Result<Option<History>> {
-        let params = [
-            instance.into(),
-            execution.into(),
-            known.map(|known| known.born).into(),
-            known.map(|known| known.execution).into(),
-            known.map(|known| known.last).into(),
-        ];
-        let act = self.db().read(move |conn| {
-            Box::pin(async move {
-                let mut history = None;
-                let mut events = Vec::new();
-                decode(HISTORY_READ, &conn.query(HISTORY_READ, &params).await?, |row| {
-                    let (part, id, n) = (row.int()?, row.int()?, row.int_or_null()?);
-                    if part == EVENT {
-                        events.push(HistoryEvent { id, data: row.text()? });
-                    } else {
-                        history = Some((id, n.unwrap_or(1)));
-                    }
-                    Ok(())
-                })?;
-                events.sort_unstable_by_key(|event| event.id);
-                Ok(history.map(|(born, execution)| History { born, execution, events }))
-            })
-        });
-        act.await
+        let instance = instance.to_owned();
+        let question = Question { instance, execution, known: known.cloned(), last: 0, seen: i64::MAX };
+        let mut told = self.combiners().questions.call(vec![question], 0).await?;
+        Ok(told.pop().flatten().map(|(history, _)| history))
+    }
+
+    /// An instance's custom status and its version, if that is newer than the one last seen.
+    pub async fn instance_status(&self, instance: &str, seen: i64) -> Result<Option<(Option<String>, i64)>> {
+        let question =
+            Question { instance: instance.to_owned(), execution: None, known: None, last: i64::MAX, seen };
+        let mut told = self.combiners().questions.call(vec![question], 0).await?;
+        Ok(told.pop().flatten().and_then(|(_, status)| status))
     }
 
     /// Appends events to an execution, for tests and repairs. One that is already there is an error, and then nothing is
@@ -90,4 +95,53 @@ impl Store {
         });
         act.await
     }
+}
+
+/// Answers merged questions.
+pub(crate) fn question_flush(shared: Arc<Shared>) -> Flush<Question, Told> {
+    Arc::new(move |questions| {
+        let shared = shared.clone();
+        Box::pin(async move {
+            let known = |read: fn(&Known) -> i64| -> Column {
+                questions.iter().map(|question| question.known.as_ref().map(read)).collect()
+            };
+            let last = |question: &Question| question.known.as_ref().map_or(question.last, |known| known.last);
+            let columns = [
+                questions.iter().map(|question| question.instance.clone()).collect::<Column>(),
+                questions.iter().map(|question| question.execution).collect(),
+                known(|known| known.born),
+                known(|known| known.execution),
+                questions.iter().map(last).collect(),
+                questions.iter().map(|question| question.seen).collect(),
+            ];
+            let count = questions.len();
+            let act = shared.hub.db.read(move |conn| {
+                Box::pin(async move { tell(&conn.each(HISTORY_READ, &[], &columns).await?, count) })
+            });
+            act.await
+        })
+    })
+}
+
+fn tell(rows: &[Row], count: usize) -> Result<Vec<Told>> {
+    let mut told: Vec<Told> = vec![None; count];
+    decode(HISTORY_READ, rows, |row| {
+        let (n, part, id) = (row.int()?, row.int()?, row.int()?);
+        let (execution, version, newer) = (row.int_or_null()?, row.int_or_null()?, row.bool_or_null()?);
+        let Some(told) = usize::try_from(n).ok().and_then(|n| told.get_mut(n)) else { return Ok(()) };
+        if part == EVENT {
+            if let Some((history, _)) = told {
+                history.events.push(HistoryEvent { id, data: row.text()? });
+            }
+            return Ok(());
+        }
+        let history = History { born: id, execution: execution.unwrap_or(1), events: Vec::new() };
+        let status = row.text_or_null()?;
+        *told = Some((history, version.filter(|_| newer == Some(true)).map(|version| (status, version))));
+        Ok(())
+    })?;
+    for (history, _) in told.iter_mut().flatten() {
+        history.events.sort_unstable_by_key(|event| event.id);
+    }
+    Ok(told)
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::sql::{
     EXECUTION_GET, EXECUTION_LIST, EXECUTION_PRUNABLE, EXECUTION_PRUNE, INSTANCE_CENSUS, INSTANCE_CHILDREN,
     INSTANCE_DELETE, INSTANCE_DEPTHS, INSTANCE_GET, INSTANCE_LIST, INSTANCE_LOCK, INSTANCE_ROOTS, INSTANCE_STATS,
-    INSTANCE_STATUS, INSTANCE_STRAY, INSTANCE_TREE, Statement,
+    INSTANCE_STRAY, INSTANCE_TREE, Statement,
 };
 use crate::store::Store;
 use crate::types::{ExecutionInfo, InstanceCensus, InstanceInfo, InstanceStats, Micros, Prune, Removed};
@@ -35,12 +35,6 @@ impl Store {
             })
         };
         self.row(INSTANCE_GET, vec![id.into()], read).await
-    }
-
-    /// An instance's custom status and its version, if that is newer than the one last seen.
-    pub async fn instance_status(&self, id: &str, seen: i64) -> Result<Option<(Option<String>, i64)>> {
-        let read = |row: &mut Fields<'_>| Ok((row.text_or_null()?, row.int()?));
-        self.row(INSTANCE_STATUS, vec![id.into(), Value::Int(seen)], read).await
     }
 
     /// Sizes of an instance; none when there is no such instance.

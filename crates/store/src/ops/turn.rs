@@ -5,19 +5,23 @@
 //! lease.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::Rng as _;
 use tokio::sync::oneshot;
 
-use crate::bell::Look;
+use crate::bell::Next;
 use crate::clock::micros;
-use crate::db::{List, decode};
+use crate::combine::Flush;
+use crate::db::{Conn, List, decode};
 use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::check_text;
 use crate::ops::queue::check_duration;
 use crate::receipt::Receipt;
-use crate::sql::{TURN_ABANDON, TURN_ACK, TURN_DROP, TURN_ENQUEUE, TURN_FETCH, TURN_RENEW};
+use crate::sql::{
+    Statement, TURN_ABANDON, TURN_ACK, TURN_DROP, TURN_ENQUEUE, TURN_FETCH, TURN_NEXT, TURN_RENEW,
+};
 use crate::store::{Shared, Store, after};
 use crate::types::{
     Acked, HistoryEvent, KeptValue, Known, NewTurnMessage, NewWork, Turn, TurnAck, TurnClaim, TurnMessage, TurnToken,
@@ -29,8 +33,20 @@ use crate::value::{Column, Row, Value};
 const INSTANCE: i64 = 0;
 const MESSAGE: i64 = 1;
 pub(crate) const EVENT: i64 = 2;
-const VALUE: i64 = 3;
-pub(crate) const NOTHING: i64 = 9;
+
+/// A fetch that looks; those that look at the same time share a statement.
+#[derive(Clone)]
+pub(crate) struct TurnLook {
+    lease: Duration,
+    pinned: Option<(i64, i64)>,
+    known: Vec<Known>,
+}
+
+/// A turn that ends; those that end at the same time share a transaction.
+pub(crate) type EndedTurn = (TurnToken, TurnAck);
+
+/// The instance's incarnation if it was acknowledged now, whether it had been before, and whether messages wait.
+pub(crate) type AckedTurn = (Option<i64>, bool, bool);
 
 impl Store {
     /// Sends a message to an instance. A repeat with the same nonce, while the message waits, sends nothing.
@@ -46,7 +62,11 @@ impl Store {
         self.db()
             .write(move |conn| Box::pin(async move { conn.each(TURN_ENQUEUE, &fixed, &columns).await.map(drop) }))
             .await?;
-        self.shared().hub.turn_in(delay);
+        if delay.is_zero() {
+            self.shared().hub.turn_ready(instance);
+        } else {
+            self.shared().hub.turn_later(delay);
+        }
         Ok(())
     }
 
@@ -58,21 +78,19 @@ impl Store {
         let look = || async {
             let (reply, answer) = oneshot::channel();
             // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
-            let (shared, claim, known) = (self.shared().clone(), claim.clone(), known());
+            let (shared, looks) = (self.shared().clone(), self.combiners().turn_looks.clone());
+            let look = TurnLook { lease: claim.lease, pinned: claim.pinned, known: known() };
             tokio::spawn(async move {
-                let looked = shared.look_for_turn(&claim, known).await;
-                if let Err(Ok(Look::Found(turn))) = reply.send(looked) {
+                let looked = looks.call(vec![look], 0).await.map(|mut turns| turns.pop().flatten());
+                if let Err(Ok(Some(turn))) = reply.send(looked) {
                     shared.give_turn_back(turn);
                 }
             });
-            let back = |look| {
-                if let Look::Found(turn) = look {
-                    self.shared().give_turn_back(turn);
-                }
-            };
+            let back = |turn: Option<Turn>| turn.into_iter().for_each(|turn| self.shared().give_turn_back(turn));
             Receipt::new(answer, back).wait().await
         };
-        hub.turns.wait(hub, &claim.pinned, after(claim.wait), look).await
+        let next = || self.shared().next(TURN_NEXT);
+        hub.turns.wait(hub, &claim.pinned, after(claim.wait), look, next).await
     }
 
     /// Ends a turn: everything in `ack` is committed, its messages are gone, the instance is free.
@@ -85,23 +103,18 @@ impl Store {
         }
         let hub = &self.shared().hub;
         let news = News::of(&ack, hub.clock.fixed_now());
-        let (fixed, lists) = bind_ack(token, ack, self.clock().value());
-        let acked = self.db().write(move |conn| {
-            Box::pin(async move {
-                let rows = conn.act(TURN_ACK, &fixed, &lists).await?;
-                let mut row = rows[0].fields(TURN_ACK.name);
-                Ok((row.int_or_null()?, row.bool()?, row.bool()?))
-            })
-        });
-        let (born, already, more) = acked.await.map_err(|error| match error.kind() {
+        let bytes = ack.events.iter().map(|event| event.data.len()).sum();
+        let acked = self.combiners().turn_acks.call(vec![(token.clone(), ack)], bytes).await;
+        let (born, already, more) = acked.map_err(|error| match error.kind() {
             Kind::AlreadyExists => {
                 let message = format!("instance '{}' already has one of these events", token.instance);
                 Error::new(Kind::AlreadyExists, message).with_source(error)
             }
             _ => error,
-        })?;
+        })?[0];
+        hub.turn_ends(&token.instance, more);
         let Some(born) = born else { return Ok(if already { Acked::Already } else { Acked::Lost }) };
-        news.tell(hub, more);
+        news.tell(hub);
         Ok(Acked::Done(born))
     }
 
@@ -127,21 +140,16 @@ impl Store {
 }
 
 impl Shared {
-    async fn look_for_turn(&self, claim: &TurnClaim, known: Vec<Known>) -> Result<Look<Turn>> {
-        let token = new_token();
-        let (least, most) = claim.pinned.unzip();
-        let fixed =
-            [self.hub.clock.value(), Value::Int(token), Value::Int(micros(claim.lease)), least.into(), most.into()];
-        let list: List = vec![
-            known.iter().map(|known| known.instance.clone()).collect(),
-            known.iter().map(|known| known.born).collect(),
-            known.iter().map(|known| known.execution).collect(),
-            known.iter().map(|known| known.last).collect(),
-        ];
-        let act = self.hub.db.write(move |conn| {
+    /// Asks the database what will come.
+    pub(crate) async fn next(&self, statement: Statement) -> Result<Next> {
+        let params = [self.hub.clock.value()];
+        let act = self.hub.db.read(move |conn| {
             Box::pin(async move {
-                let began = Instant::now();
-                read_turn(token, &conn.act(TURN_FETCH, &fixed, &[list]).await?, began)
+                let rows = conn.query(statement, &params).await?;
+                let mut row = rows[0].fields(statement.name);
+                let after = row.int_or_null()?;
+                let blocked = row.bool()?;
+                Ok(Next { after: after.map(|after| Duration::from_micros(after.max(0).unsigned_abs())), blocked })
             })
         });
         act.await
@@ -162,14 +170,15 @@ impl Shared {
             })
         });
         let done = act.await? > 0;
-        if done {
-            self.hub.turn_in(delay.unwrap_or_default());
+        self.hub.turn_ends(&token.instance, done && delay.is_none());
+        if let Some(delay) = delay.filter(|_| done) {
+            self.hub.turn_later(delay);
         }
         Ok(done)
     }
 
     /// A turn that nobody waits for any more goes back as if it had not been fetched.
-    fn give_turn_back(self: &std::sync::Arc<Self>, turn: Turn) {
+    fn give_turn_back(self: &Arc<Self>, turn: Turn) {
         let shared = self.clone();
         tokio::spawn(async move {
             if let Err(error) = shared.abandon_turn(&turn.token, None, true).await {
@@ -184,107 +193,254 @@ pub(crate) fn new_token() -> i64 {
     rand::rng().random_range(1..=i64::MAX)
 }
 
-fn read_turn(token: i64, rows: &[Row], began: Instant) -> Result<Look<Turn>> {
-    let mut turn = None;
-    let (mut messages, mut history, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    let mut nothing = (None, true);
+/// Leases turns for merged looks: one statement for those that ask for the same.
+pub(crate) fn turn_look_flush(shared: Arc<Shared>) -> Flush<TurnLook, Option<Turn>> {
+    Arc::new(move |looks| {
+        let shared = shared.clone();
+        Box::pin(async move {
+            let mut answers: Vec<Option<Turn>> = looks.iter().map(|_| None).collect();
+            let mut left: Vec<usize> = (0..looks.len()).collect();
+            while let Some(first) = left.first().map(|at| &looks[*at]) {
+                let same = |at: &usize| (looks[*at].lease, looks[*at].pinned) == (first.lease, first.pinned);
+                let (alike, others): (Vec<usize>, Vec<usize>) = left.iter().partition(|at| same(at));
+                let found = shared.take_turns(first, alike.len()).await;
+                // What was leased before a failure is handed out all the same.
+                let turns = if answers.iter().any(Option::is_some) { found.unwrap_or_default() } else { found? };
+                for (at, turn) in alike.into_iter().zip(turns) {
+                    shared.hub.turn_begins(&turn.token.instance, first.lease);
+                    answers[at] = Some(turn);
+                }
+                left = others;
+            }
+            Ok(answers)
+        })
+    })
+}
+
+impl Shared {
+    async fn take_turns(&self, look: &TurnLook, count: usize) -> Result<Vec<Turn>> {
+        let clock = self.hub.clock.value();
+        let look = look.clone();
+        self.hub.db.write(move |conn| Box::pin(async move { take_turns(conn, clock, look, count).await })).await
+    }
+}
+
+/// Up to so many turns. A statement may return fewer than there are: it is asked again while it says so.
+async fn take_turns(conn: &mut Conn<'_>, clock: Value, look: TurnLook, count: usize) -> Result<Vec<Turn>> {
+    let (least, most) = look.pinned.unzip();
+    let list: List = vec![
+        look.known.iter().map(|known| known.instance.clone()).collect(),
+        look.known.iter().map(|known| known.born).collect(),
+        look.known.iter().map(|known| known.execution).collect(),
+        look.known.iter().map(|known| known.last).collect(),
+    ];
+    let lists = [list];
+    let mut turns: Vec<Turn> = Vec::with_capacity(count);
+    while turns.len() < count {
+        let (token, wanted) = (new_token(), (count - turns.len()) as i64);
+        let fixed = [
+            clock.clone(),
+            Value::Int(token),
+            Value::Int(micros(look.lease)),
+            least.into(),
+            most.into(),
+            Value::Int(wanted),
+        ];
+        let began = Instant::now();
+        let (found, looked_at) = read_turns(token, &conn.act(TURN_FETCH, &fixed, &lists).await?, began)?;
+        let last = found.is_empty() || looked_at < wanted;
+        turns.extend(found);
+        if last {
+            break;
+        }
+    }
+    Ok(turns)
+}
+
+/// The turns of an answer, and how many messages the statement looked at.
+fn read_turns(token: i64, rows: &[Row], began: Instant) -> Result<(Vec<Turn>, i64)> {
+    let mut turns: Vec<Turn> = Vec::new();
+    let mut looked_at = 0;
+    let mut places: HashMap<String, usize> = HashMap::new();
     decode(TURN_FETCH, rows, |row| {
-        let part = row.int()?;
-        let (id, n) = (row.int_or_null()?, row.int_or_null()?);
+        let (part, instance) = (row.int()?, row.text()?);
+        let (id, n) = (row.int_or_null()?.unwrap_or(0), row.int_or_null()?.unwrap_or(0));
+        let (m, k) = (row.int_or_null()?, row.int_or_null()?);
+        if part == INSTANCE {
+            places.insert(instance.clone(), turns.len());
+            looked_at = m.unwrap_or(0);
+            turns.push(Turn {
+                token: TurnToken { instance, token, values: false },
+                born: id,
+                execution: n,
+                name: row.text_or_null()?,
+                version: row.text_or_null()?,
+                messages: Vec::new(),
+                history: Vec::new(),
+                known: k.unwrap_or(0),
+                values: Vec::new(),
+                took: began.elapsed(),
+            });
+            return Ok(());
+        }
+        // The rows of an instance follow the instance itself; what belongs to none was tagged without a lease.
+        let Some(turn) = places.get(&instance).and_then(|at| turns.get_mut(*at)) else { return Ok(()) };
         match part {
-            INSTANCE => {
-                let instance = row.text()?;
-                turn = Some((id.unwrap_or(0), n.unwrap_or(1), instance, row.text_or_null()?, row.text_or_null()?));
+            MESSAGE => turn.messages.push(TurnMessage { id, attempts: n, item: row.text()? }),
+            EVENT => turn.history.push(HistoryEvent { id, data: row.text()? }),
+            _ => {
+                turn.token.values = true;
+                let key = row.text()?;
+                if let Some(value) = row.text_or_null()? {
+                    turn.values.push(KeptValue { key, value, updated_at: n });
+                }
             }
-            MESSAGE => messages.push(TurnMessage { id: id.unwrap_or(0), attempts: n.unwrap_or(0), item: row.text()? }),
-            EVENT => history.push(HistoryEvent { id: id.unwrap_or(0), data: row.text()? }),
-            VALUE => {
-                let (key, value) = (row.text()?, row.text()?);
-                values.push(KeptValue { key, value, updated_at: n.unwrap_or(0) });
-            }
-            _ => nothing = (id, n != Some(0)),
         }
         Ok(())
     })?;
-    let Some((born, execution, instance, name, version)) = turn else {
-        return Ok(nothing_yet(nothing));
-    };
-    messages.sort_unstable_by_key(|message| message.id);
-    history.sort_unstable_by_key(|event| event.id);
-    let token = TurnToken { instance, token };
-    let took = began.elapsed();
-    Ok(Look::Found(Turn { token, born, execution, name, version, messages, history, values, took }))
-}
-
-/// What a look that found nothing says about later.
-pub(crate) fn nothing_yet<T>((next, blocked): (Option<i64>, bool)) -> Look<T> {
-    Look::Nothing { next: next.map(|next| Duration::from_micros(next.max(0).unsigned_abs())), blocked }
-}
-
-fn bind_ack(token: &TurnToken, ack: TurnAck, clock: Value) -> (Vec<Value>, Vec<List>) {
-    let (name, version) = ack.named.unzip();
-    let terminal = matches!(ack.status.as_deref(), Some("Completed" | "Failed" | "ContinuedAsNew"));
-    let cancelled: HashSet<_> = ack.cancelled.iter().collect();
-    let is_wanted = |work: &NewWork| work.activity.as_ref().is_none_or(|activity| !cancelled.contains(activity));
-    let work: Vec<_> = ack.work.into_iter().filter(is_wanted).collect();
-    let (clear, values) = reduce(ack.values);
-    let fixed = vec![
-        clock,
-        token.instance.as_str().into(),
-        Value::Int(token.token),
-        Value::Int(ack.execution),
-        text(name),
-        text(version),
-        text(ack.parent),
-        text(ack.status),
-        text(ack.output),
-        ack.pinned.into(),
-        Value::Bool(ack.custom_status.is_some()),
-        text(ack.custom_status.flatten()),
-        Value::Bool(clear),
-        Value::Bool(terminal),
-        Value::Int(ack.events.len() as i64),
-    ];
-    let (ids, data): (Vec<_>, Vec<_>) = ack.events.into_iter().map(|event| (event.id, event.data)).unzip();
-    let events = vec![ids.into_iter().collect(), data.into_iter().collect()];
-    let cancelled = vec![
-        ack.cancelled.iter().map(|activity| activity.instance.clone()).collect(),
-        ack.cancelled.iter().map(|activity| activity.execution).collect(),
-        ack.cancelled.iter().map(|activity| activity.id).collect(),
-    ];
-    (fixed, vec![events, work_columns(work), cancelled, message_columns(ack.messages), values])
-}
-
-fn text(value: Option<String>) -> Value {
-    value.map_or(Value::Null, Value::Text)
-}
-
-fn work_columns(work: Vec<NewWork>) -> List {
-    let of = |read: fn(&crate::types::Activity) -> i64| -> Column {
-        work.iter().map(|work| work.activity.as_ref().map(read)).collect()
-    };
-    let (executions, ids) = (of(|activity| activity.execution), of(|activity| activity.id));
-    let (mut instances, mut sessions, mut tags, mut items) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for work in work {
-        instances.push(work.activity.map(|activity| activity.instance));
-        sessions.push(work.session);
-        tags.push(work.tag);
-        items.push(Some(work.item));
+    for turn in &mut turns {
+        turn.messages.sort_unstable_by_key(|message| message.id);
+        turn.history.sort_unstable_by_key(|event| event.id);
     }
-    vec![Column::Texts(instances), executions, ids, Column::Texts(sessions), Column::Texts(tags), Column::Texts(items)]
+    Ok((turns, looked_at))
 }
 
-fn message_columns(messages: Vec<NewTurnMessage>) -> List {
-    let times: Column = messages.iter().map(|message| message.visible_at).collect();
-    let (instances, items): (Vec<_>, Vec<_>) =
-        messages.into_iter().map(|message| (Some(message.instance), Some(message.item))).unzip();
-    vec![Column::Texts(instances), times, Column::Texts(items)]
+/// Acknowledges merged turns. Two acknowledgements of one instance cannot share a statement.
+pub(crate) fn turn_ack_flush(shared: Arc<Shared>) -> Flush<EndedTurn, AckedTurn> {
+    Arc::new(move |ended| {
+        let shared = shared.clone();
+        Box::pin(async move {
+            let mut answers: Vec<AckedTurn> = vec![(None, false, false); ended.len()];
+            let mut left: Vec<(usize, EndedTurn)> =
+                Arc::try_unwrap(ended).unwrap_or_else(|ended| (*ended).clone()).into_iter().enumerate().collect();
+            while !left.is_empty() {
+                let mut seen = HashSet::new();
+                let (batch, rest): (Vec<_>, Vec<_>) =
+                    left.into_iter().partition(|(_, (token, _))| seen.insert(token.instance.clone()));
+                left = rest;
+                let at: HashMap<String, usize> =
+                    batch.iter().map(|(at, (token, _))| (token.instance.clone(), *at)).collect();
+                let (fixed, lists) = bind_acks(batch, shared.hub.clock.value());
+                let act = shared.hub.db.write(move |conn| {
+                    Box::pin(async move {
+                        decode(TURN_ACK, &conn.act(TURN_ACK, &fixed, &lists).await?, |row| {
+                            Ok((row.text()?, (row.int_or_null()?, row.bool()?, row.bool()?)))
+                        })
+                    })
+                });
+                for (instance, acked) in act.await? {
+                    if let Some(at) = at.get(&instance) {
+                        answers[*at] = acked;
+                    }
+                }
+            }
+            Ok(answers)
+        })
+    })
+}
+
+/// A column of texts, taken out of their rows.
+fn texts<T>(rows: &mut [T], take: impl Fn(&mut T) -> Option<String>) -> Column {
+    Column::Texts(rows.iter_mut().map(take).collect())
+}
+
+fn ints<T>(rows: &[T], read: impl Fn(&T) -> Option<i64>) -> Column {
+    rows.iter().map(read).collect()
+}
+
+/// One list for each kind of thing that the turns leave behind; each row begins with the instance whose turn it was.
+fn bind_acks(batch: Vec<(usize, EndedTurn)>, clock: Value) -> (Vec<Value>, Vec<List>) {
+    let (mut events, mut work, mut cancelled) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut messages, mut values) = (Vec::new(), Vec::new());
+    let mut acks: Vec<(TurnToken, TurnAck, bool, usize)> = Vec::with_capacity(batch.len());
+    let mut touches_values = false;
+    for (_, (token, mut ack)) in batch {
+        let turn = &token.instance;
+        let dropped: HashSet<_> = ack.cancelled.iter().collect();
+        let is_wanted = |work: &NewWork| work.activity.as_ref().is_none_or(|activity| !dropped.contains(activity));
+        work.extend(std::mem::take(&mut ack.work).into_iter().filter(is_wanted).map(|work| (turn.clone(), work)));
+        cancelled.extend(ack.cancelled.drain(..).map(|activity| (turn.clone(), activity)));
+        let count = ack.events.len();
+        events.extend(ack.events.drain(..).map(|event| (turn.clone(), ack.execution, event)));
+        messages.extend(ack.messages.drain(..).map(|message| (turn.clone(), message)));
+        let (clear, last) = reduce(std::mem::take(&mut ack.values));
+        touches_values |= clear || token.values || !last.is_empty();
+        values.extend(last.into_iter().map(|(key, (value, at))| (turn.clone(), key, value, at)));
+        acks.push((token, ack, clear, count));
+    }
+    let own = |instance: &mut String| Some(std::mem::take(instance));
+    let lists = vec![
+        ack_columns(&mut acks),
+        vec![
+            texts(&mut events, |row| own(&mut row.0)),
+            ints(&events, |row| Some(row.1)),
+            ints(&events, |row| Some(row.2.id)),
+            texts(&mut events, |row| own(&mut row.2.data)),
+        ],
+        work_columns(&mut work),
+        vec![
+            texts(&mut cancelled, |row| own(&mut row.0)),
+            texts(&mut cancelled, |row| own(&mut row.1.instance)),
+            ints(&cancelled, |row| Some(row.1.execution)),
+            ints(&cancelled, |row| Some(row.1.id)),
+        ],
+        vec![
+            texts(&mut messages, |row| own(&mut row.0)),
+            texts(&mut messages, |row| own(&mut row.1.instance)),
+            ints(&messages, |row| row.1.visible_at),
+            texts(&mut messages, |row| own(&mut row.1.item)),
+        ],
+        vec![
+            texts(&mut values, |row| own(&mut row.0)),
+            texts(&mut values, |row| own(&mut row.1)),
+            texts(&mut values, |row| row.2.take()),
+            ints(&values, |row| Some(row.3)),
+        ],
+    ];
+    (vec![clock, Value::Bool(touches_values)], lists)
+}
+
+fn ack_columns(acks: &mut [(TurnToken, TurnAck, bool, usize)]) -> List {
+    let is_terminal = |ack: &TurnAck| matches!(ack.status.as_deref(), Some("Completed" | "Failed" | "ContinuedAsNew"));
+    let terminal = acks.iter().map(|(_, ack, ..)| is_terminal(ack)).collect();
+    let custom = acks.iter().map(|(_, ack, ..)| ack.custom_status.is_some()).collect();
+    let (names, versions): (Vec<_>, Vec<_>) = acks.iter_mut().map(|(_, ack, ..)| ack.named.take().unzip()).unzip();
+    vec![
+        texts(acks, |(token, ..)| Some(token.instance.clone())),
+        ints(acks, |(token, ..)| Some(token.token)),
+        ints(acks, |(_, ack, ..)| Some(ack.execution)),
+        Column::Texts(names),
+        Column::Texts(versions),
+        texts(acks, |(_, ack, ..)| ack.parent.take()),
+        texts(acks, |(_, ack, ..)| ack.status.take()),
+        texts(acks, |(_, ack, ..)| ack.output.take()),
+        ints(acks, |(_, ack, ..)| ack.pinned),
+        Column::Bools(custom),
+        texts(acks, |(_, ack, ..)| ack.custom_status.take().flatten()),
+        Column::Bools(acks.iter().map(|(_, _, clear, _)| *clear).collect()),
+        Column::Bools(terminal),
+        ints(acks, |(.., events)| Some(*events as i64)),
+    ]
+}
+
+fn work_columns(work: &mut [(String, NewWork)]) -> List {
+    let executions = ints(work, |(_, work)| work.activity.as_ref().map(|activity| activity.execution));
+    let ids = ints(work, |(_, work)| work.activity.as_ref().map(|activity| activity.id));
+    vec![
+        texts(work, |(turn, _)| Some(std::mem::take(turn))),
+        texts(work, |(_, work)| work.activity.take().map(|activity| activity.instance)),
+        executions,
+        ids,
+        texts(work, |(_, work)| work.session.take()),
+        texts(work, |(_, work)| work.tag.take()),
+        texts(work, |(_, work)| Some(std::mem::take(&mut work.item))),
+    ]
 }
 
 /// What a turn's changes come to: whether everything else is removed, and the last word on each key.
-fn reduce(changes: Vec<ValueChange>) -> (bool, List) {
+fn reduce(changes: Vec<ValueChange>) -> (bool, HashMap<String, (Option<String>, i64)>) {
     let mut clear = false;
-    let mut last: HashMap<String, (Option<String>, i64)> = HashMap::new();
+    let mut last = HashMap::new();
     for change in changes {
         match change {
             ValueChange::Set { key, value, at } => last.insert(key, (Some(value), at)),
@@ -296,23 +452,16 @@ fn reduce(changes: Vec<ValueChange>) -> (bool, List) {
             }
         };
     }
-    let (mut keys, mut values, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    for (key, (value, at)) in last {
-        keys.push(Some(key));
-        values.push(value);
-        times.push(at);
-    }
-    (clear, vec![Column::Texts(keys), Column::Texts(values), times.into_iter().collect()])
+    (clear, last)
 }
 
 /// What an acknowledgement makes ready, for those who wait in this process and in others.
 struct News {
-    /// Messages that are visible at once, and the earliest of the others.
-    now: usize,
+    /// Instances that have a message to look at, and when the earliest of the later ones comes.
+    instances: Vec<String>,
     next: Option<Duration>,
-    /// Tags of new activities without a session, and of those with one.
-    tags: Vec<Option<String>>,
-    sessions: Vec<Option<String>>,
+    /// Tags of new activities, and whether they are of a session.
+    work: Vec<(Option<String>, bool)>,
 }
 
 impl News {
@@ -320,27 +469,23 @@ impl News {
         let clock = fixed_now.unwrap_or_else(wall_clock);
         let later = |message: &NewTurnMessage| message.visible_at.filter(|at| *at > clock);
         let next = ack.messages.iter().filter_map(later).min();
-        let (sessions, free): (Vec<_>, Vec<_>) = ack.work.iter().partition(|work| work.session.is_some());
+        let now = ack.messages.iter().filter(|message| later(message).is_none());
         News {
-            now: ack.messages.iter().filter(|message| later(message).is_none()).count(),
+            instances: now.map(|message| message.instance.clone()).collect(),
             next: next.map(|at| Duration::from_micros((at - clock).unsigned_abs())),
-            tags: free.into_iter().map(|work| work.tag.clone()).collect(),
-            sessions: sessions.into_iter().map(|work| work.tag.clone()).collect(),
+            work: ack.work.iter().map(|work| (work.tag.clone(), work.session.is_some())).collect(),
         }
     }
 
-    fn tell(self, hub: &crate::wake::Hub, more: bool) {
-        for _ in 0..self.now.max(more.into()) {
-            hub.turn_in(Duration::ZERO);
+    fn tell(self, hub: &crate::wake::Hub) {
+        for instance in self.instances {
+            hub.turn_ready(&instance);
         }
         if let Some(next) = self.next {
-            hub.turn_in(next);
+            hub.turn_later(next);
         }
-        for tag in self.tags {
-            hub.work_ready(tag.as_deref(), false);
-        }
-        for tag in self.sessions {
-            hub.work_ready(tag.as_deref(), true);
+        for (tag, session) in self.work {
+            hub.work_ready(tag.as_deref(), session);
         }
     }
 }

@@ -4,22 +4,24 @@
 //! commit; an activity of a session goes to the session's owner while that one's lease lasts, and to nobody else.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::bell::Look;
 use crate::clock::micros;
 use crate::combine::Flush;
-use crate::db::decode;
+use crate::db::{Conn, decode};
 use crate::error::{Result, invalid};
 use crate::ops::queue::check_duration;
-use crate::ops::turn::{NOTHING, new_token, nothing_yet};
+use crate::ops::turn::new_token;
 use crate::receipt::Receipt;
-use crate::sql::{SESSION_PRUNE, SESSION_RENEW, WORK_ABANDON, WORK_ACK, WORK_ENQUEUE, WORK_FETCH, WORK_RENEW};
+use crate::sql::{
+    SESSION_PRUNE, SESSION_RENEW, WORK_ABANDON, WORK_ACK, WORK_ENQUEUE, WORK_FETCH, WORK_NEXT, WORK_RENEW,
+};
 use crate::store::{Shared, Store, after};
 use crate::types::{NewWork, Work, WorkClaim, WorkFilter, WorkToken};
-use crate::value::{Column, Row, Value};
+use crate::value::{Column, Value};
 
 /// An activity that ends, and the message that tells its instance so.
 #[derive(Clone, Debug)]
@@ -66,28 +68,26 @@ impl Store {
         let look = || async {
             let (reply, answer) = oneshot::channel();
             // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
-            let (shared, claim) = (self.shared().clone(), claim.clone());
+            let (shared, looks) = (self.shared().clone(), self.combiners().work_looks.clone());
+            let look = claim.clone();
             tokio::spawn(async move {
-                let looked = shared.look_for_work(&claim).await;
-                if let Err(Ok(Look::Found(work))) = reply.send(looked) {
+                let looked = looks.call(vec![look], 0).await.map(|mut work| work.pop().flatten());
+                if let Err(Ok(Some(work))) = reply.send(looked) {
                     shared.give_work_back(work);
                 }
             });
-            let back = |look| {
-                if let Look::Found(work) = look {
-                    self.shared().give_work_back(work);
-                }
-            };
+            let back = |work: Option<Work>| work.into_iter().for_each(|work| self.shared().give_work_back(work));
             Receipt::new(answer, back).wait().await
         };
-        hub.work.wait(hub, &class, after(claim.wait), look).await
+        let next = || self.shared().next(WORK_NEXT);
+        hub.work.wait(hub, &class, after(claim.wait), look, next).await
     }
 
     /// Ends an activity; with a completion, which is an instance and what to tell it. Whether the lease was still there.
     pub async fn work_ack(&self, token: WorkToken, completion: Option<(String, String)>) -> Result<bool> {
         let ended = Ended { token, completion };
         let bytes = ended.bytes();
-        Ok(self.ended().call(vec![ended], bytes).await?[0])
+        Ok(self.combiners().work_acks.call(vec![ended], bytes).await?[0])
     }
 
     /// Gives an activity back: it can be fetched again, at once or after `delay`, and this fetch counts or not. Whether the
@@ -127,27 +127,13 @@ impl Store {
 }
 
 impl Shared {
-    async fn look_for_work(&self, claim: &WorkClaim) -> Result<Look<Work>> {
-        let token = new_token();
-        let owner = claim.session.as_ref().map(|(owner, _)| owner.as_str());
-        let mut params = vec![
-            self.hub.clock.value(),
-            Value::Int(token),
-            Value::Int(micros(claim.lease)),
-            owner.into(),
-            Value::Int(claim.session.as_ref().map_or(0, |(_, lease)| micros(*lease))),
-            Value::Bool(claim.filter.any),
-            Value::Bool(claim.filter.untagged),
-        ];
-        let tags = claim.filter.tags.iter().map(|tag| tag.as_str().into());
-        params.extend(tags.chain(std::iter::repeat(Value::Null)).take(WorkFilter::TAGS));
-        let act = self.hub.db.write(move |conn| {
-            Box::pin(async move {
-                let began = Instant::now();
-                read_work(token, &conn.query(WORK_FETCH, &params).await?, began)
-            })
-        });
-        act.await
+    async fn take_work(&self, claim: &WorkClaim, count: usize) -> Result<Vec<Work>> {
+        let (clock, claim) = (self.hub.clock.value(), claim.clone());
+        let act =
+            self.hub.db.write(move |conn| Box::pin(async move { take_work(conn, clock, &claim, count).await })).await;
+        let (work, sessions) = act?;
+        self.hub.sessions.store(sessions, Ordering::Relaxed);
+        Ok(work)
     }
 
     async fn abandon_work(&self, token: WorkToken, delay: Option<Duration>, uncount: bool) -> Result<bool> {
@@ -176,17 +162,73 @@ impl Shared {
     }
 }
 
-fn read_work(token: i64, rows: &[Row], began: Instant) -> Result<Look<Work>> {
-    let mut looks = decode(WORK_FETCH, rows, |row| {
-        let part = row.int()?;
-        let (id, n) = (row.int_or_null()?, row.int_or_null()?);
-        if part == NOTHING {
-            return Ok(nothing_yet((id, n != Some(0))));
+/// Leases activities for merged looks: one statement for those that ask for the same. Owners of sessions differ, so while
+/// there are activities of sessions each look is by itself.
+pub(crate) fn work_look_flush(shared: Arc<Shared>) -> Flush<WorkClaim, Option<Work>> {
+    Arc::new(move |looks| {
+        let shared = shared.clone();
+        Box::pin(async move {
+            let mut answers: Vec<Option<Work>> = looks.iter().map(|_| None).collect();
+            let mut left: Vec<usize> = (0..looks.len()).collect();
+            while let Some(first) = left.first().map(|at| &looks[*at]) {
+                let apart = looks.len() == 1 || shared.hub.sessions.load(Ordering::Relaxed);
+                let same = |at: usize| (looks[at].lease, &looks[at].filter) == (first.lease, &first.filter);
+                let alike: Vec<usize> =
+                    if apart { vec![left[0]] } else { left.iter().copied().filter(|at| same(*at)).collect() };
+                let free = WorkClaim { session: None, ..first.clone() };
+                let found = shared.take_work(if apart { first } else { &free }, alike.len()).await;
+                // What was leased before a failure is handed out all the same.
+                let work = if answers.iter().any(Option::is_some) { found.unwrap_or_default() } else { found? };
+                left.retain(|at| !alike.contains(at));
+                for (at, work) in alike.into_iter().zip(work) {
+                    answers[at] = Some(work);
+                }
+            }
+            Ok(answers)
+        })
+    })
+}
+
+/// Up to so many activities, and whether there are any of sessions. A statement may return fewer than there are: it is asked
+/// again while it says so.
+async fn take_work(conn: &mut Conn<'_>, clock: Value, claim: &WorkClaim, count: usize) -> Result<(Vec<Work>, bool)> {
+    let owner = claim.session.as_ref().map(|(owner, _)| owner.as_str());
+    let tags = claim.filter.tags.iter().map(|tag| tag.as_str().into());
+    let tags: Vec<Value> = tags.chain(std::iter::repeat(Value::Null)).take(WorkFilter::TAGS).collect();
+    let mut taken: Vec<Work> = Vec::with_capacity(count);
+    loop {
+        let (token, wanted) = (new_token(), (count - taken.len()) as i64);
+        let mut params = vec![
+            clock.clone(),
+            Value::Int(token),
+            Value::Int(micros(claim.lease)),
+            owner.into(),
+            Value::Int(claim.session.as_ref().map_or(0, |(_, lease)| micros(*lease))),
+            Value::Bool(claim.filter.any),
+            Value::Bool(claim.filter.untagged),
+        ];
+        params.extend(tags.iter().cloned());
+        params.push(Value::Int(wanted));
+        let began = Instant::now();
+        let rows = conn.query(WORK_FETCH, &params).await?;
+        let (mut found, mut sessions) = (0, false);
+        for work in decode(WORK_FETCH, &rows, |row| {
+            let (id, attempts, item) = (row.int_or_null()?, row.int_or_null()?, row.text_or_null()?);
+            (found, sessions) = (row.int()?, row.bool()?);
+            let token = id.map(|id| WorkToken { id, token });
+            Ok(token.zip(item).map(|(token, item)| Work {
+                token,
+                attempts: attempts.unwrap_or(0),
+                item,
+                took: began.elapsed(),
+            }))
+        })? {
+            taken.extend(work);
         }
-        let token = WorkToken { id: id.unwrap_or(0), token };
-        Ok(Look::Found(Work { token, attempts: n.unwrap_or(0), item: row.text()?, took: began.elapsed() }))
-    })?;
-    Ok(looks.pop().unwrap_or(Look::Nothing { next: None, blocked: false }))
+        if found < wanted || taken.len() >= count {
+            return Ok((taken, sessions));
+        }
+    }
 }
 
 /// Ends merged activities. Not repeated here: the caller knows how long its leases last.
@@ -215,8 +257,8 @@ pub(crate) fn ended_flush(shared: Arc<Shared>) -> Flush<Ended, bool> {
                 if let Some(answer) = answers.get_mut(at) {
                     *answer = true;
                 }
-                if ended.get(at).is_some_and(|ended| ended.completion.is_some()) {
-                    shared.hub.turn_in(Duration::ZERO);
+                if let Some((instance, _)) = ended.get(at).and_then(|ended| ended.completion.as_ref()) {
+                    shared.hub.turn_ready(instance);
                 }
             }
             Ok(answers)

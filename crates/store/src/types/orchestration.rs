@@ -48,6 +48,8 @@ pub struct TurnToken {
     pub instance: String,
     /// Proves that the lease is still yours.
     pub token: i64,
+    /// Whether the instance has values, which the end of an execution has to look after.
+    pub values: bool,
 }
 
 /// A leased turn: an instance, the messages it was sent, and what it did so far.
@@ -65,8 +67,10 @@ pub struct Turn {
     pub version: Option<String>,
     /// The messages of this turn, oldest first.
     pub messages: Vec<TurnMessage>,
-    /// The events of the current execution in order; where the caller said what it knows, those that follow.
+    /// The events of the current execution that follow event `known`, in order.
     pub history: Vec<HistoryEvent>,
+    /// The last event that was not sent because a caller knows it; 0: the history is whole.
+    pub known: i64,
     /// What finished executions left behind.
     pub values: Vec<KeptValue>,
     /// How long the look that found it took.
