@@ -135,8 +135,11 @@ impl<K: Clone + PartialEq> Bell<K> {
         loop {
             let woken = class.woken.notified();
             tokio::pin!(woken);
-            // From now on nothing that becomes ready goes unnoticed, whatever the look misses.
-            woken.as_mut().enable();
+            // From now on nothing that becomes ready goes unnoticed, whatever the look misses. What was announced before,
+            // while nobody waited, is what this look is for: it must not cause another one.
+            while woken.as_mut().enable() {
+                woken.set(class.woken.notified());
+            }
             if let Some(found) = look().await? {
                 self.state().pause = BLOCKED_FIRST;
                 if class.chain.load(Ordering::Relaxed) {

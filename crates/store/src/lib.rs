@@ -51,6 +51,7 @@ mod offer;
 mod ops;
 mod receipt;
 mod sql;
+mod stock;
 mod store;
 mod types;
 mod value;

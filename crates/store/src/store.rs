@@ -24,6 +24,7 @@ use crate::ops::history::{Question, Told, question_flush};
 use crate::ops::turn::{AckedTurn, EndedTurn, TurnLook, turn_ack_flush, turn_look_flush};
 use crate::ops::work::{Ended, ended_flush, work_look_flush};
 use crate::receipt::Receipt;
+use crate::stock::Stock;
 use crate::types::{Answer, Claim, Due, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Turn, Work, WorkClaim};
 use crate::wake::Hub;
 
@@ -116,6 +117,7 @@ impl Combiners {
 /// What the store and its claimers share.
 pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
+    pub(crate) stock: Stock,
     claimers: Mutex<HashMap<Vec<i64>, mpsc::UnboundedSender<Request>>>,
 }
 
@@ -154,7 +156,7 @@ impl Store {
         let hub = Arc::new(Hub::new(db, clock));
         let mut tasks = JoinSet::new();
         hub.start(&mut tasks);
-        let shared = Arc::new(Shared { hub, claimers: Mutex::default() });
+        let shared = Arc::new(Shared { hub, stock: Stock::default(), claimers: Mutex::default() });
         let inner = Inner {
             enqueues: Combiner::start(ENQUEUE, &enqueue_flush(shared.clone())),
             finishes: Combiner::start(FINISH, &finish_flush(shared.clone())),

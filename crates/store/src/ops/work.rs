@@ -19,6 +19,7 @@ use crate::receipt::Receipt;
 use crate::sql::{
     SESSION_PRUNE, SESSION_RENEW, WORK_ABANDON, WORK_ACK, WORK_ENQUEUE, WORK_FETCH, WORK_NEXT, WORK_RENEW,
 };
+use crate::stock::KEPT;
 use crate::store::{Shared, Store, after};
 use crate::types::{NewWork, Work, WorkClaim, WorkFilter, WorkToken};
 use crate::value::{Column, Value};
@@ -66,6 +67,9 @@ impl Store {
         let hub = &self.shared().hub;
         let class = (claim.filter.clone(), claim.session.is_some());
         let look = || async {
+            if let Some(work) = self.shared().stock.take(claim) {
+                return Ok(Some(work));
+            }
             let (reply, answer) = oneshot::channel();
             // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
             let (shared, looks) = (self.shared().clone(), self.combiners().work_looks.clone());
@@ -152,6 +156,21 @@ impl Shared {
         Ok(done)
     }
 
+    /// Keeps activities for the fetches that are sure to come, and gives back what nobody came for.
+    fn keep(self: &Arc<Self>, claim: &WorkClaim, work: Vec<Work>) {
+        if work.is_empty() {
+            return;
+        }
+        self.stock.put(claim, work);
+        let shared = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(KEPT).await;
+            for work in shared.stock.stale(KEPT) {
+                shared.give_work_back(work);
+            }
+        });
+    }
+
     fn give_work_back(self: &Arc<Self>, work: Work) {
         let shared = self.clone();
         tokio::spawn(async move {
@@ -176,9 +195,14 @@ pub(crate) fn work_look_flush(shared: Arc<Shared>) -> Flush<WorkClaim, Option<Wo
                 let alike: Vec<usize> =
                     if apart { vec![left[0]] } else { left.iter().copied().filter(|at| same(*at)).collect() };
                 let free = WorkClaim { session: None, ..first.clone() };
-                let found = shared.take_work(if apart { first } else { &free }, alike.len()).await;
+                let sessions = shared.hub.sessions.load(Ordering::Relaxed);
+                let extra = if sessions { 0 } else { shared.stock.extra(first.lease) };
+                let claim = if apart && extra == 0 { first } else { &free };
+                let found = shared.take_work(claim, alike.len() + extra).await;
                 // What was leased before a failure is handed out all the same.
-                let work = if answers.iter().any(Option::is_some) { found.unwrap_or_default() } else { found? };
+                let mut work = if answers.iter().any(Option::is_some) { found.unwrap_or_default() } else { found? };
+                let more = work.split_off(work.len().min(alike.len()));
+                shared.keep(first, more);
                 left.retain(|at| !alike.contains(at));
                 for (at, work) in alike.into_iter().zip(work) {
                     answers[at] = Some(work);
