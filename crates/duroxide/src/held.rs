@@ -5,9 +5,10 @@
 //! an outage must never do that.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tenure_store::WorkClaim;
 use tokio::time::Instant;
 
 /// How long an acknowledgement of a lease that this process knows nothing of is repeated.
@@ -21,11 +22,13 @@ const MANY: usize = 256;
 #[derive(Default)]
 pub(crate) struct Held(Mutex<HashMap<i64, Lease>>);
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Lease {
     until: Instant,
     /// The last event of the history that came with it.
     last: i64,
+    /// What the worker that holds it asked for.
+    claim: Option<Arc<WorkClaim>>,
     given_up: bool,
 }
 
@@ -41,7 +44,19 @@ impl Held {
             let now = Instant::now();
             leases.retain(|_, lease| now < lease.until + REMEMBERED);
         }
-        leases.insert(token, Lease { until: began + lease, last, given_up: false });
+        leases.insert(token, Lease { until: began + lease, last, claim: None, given_up: false });
+    }
+
+    /// Remembers what the worker that holds a lease asked for.
+    pub(crate) fn claimed(&self, token: i64, claim: Arc<WorkClaim>) {
+        if let Some(held) = self.leases().get_mut(&token) {
+            held.claim = Some(claim);
+        }
+    }
+
+    /// What the worker that holds this lease asked for, and will ask for again.
+    pub(crate) fn claim(&self, token: i64) -> Option<Arc<WorkClaim>> {
+        self.leases().get(&token)?.claim.clone()
     }
 
     pub(crate) fn renew(&self, token: i64, began: Instant, lease: Duration) {
@@ -67,7 +82,7 @@ impl Held {
     /// Nothing is done under this lease any more.
     pub(crate) fn give_up(&self, token: i64) {
         let now = Instant::now();
-        self.leases().entry(token).or_insert(Lease { until: now, last: 0, given_up: true }).given_up = true;
+        self.leases().entry(token).or_insert(Lease { until: now, last: 0, claim: None, given_up: true }).given_up = true;
     }
 
     pub(crate) fn is_given_up(&self, token: i64) -> bool {

@@ -1,6 +1,7 @@
 //! The provider: duroxide's storage trait, each method one call of the kernel.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -240,8 +241,10 @@ impl Provider for TenureProvider {
         loop {
             let fetched = async {
                 let Some(work) = self.store.work_fetch(&claim).await? else { return Ok(None) };
-                let began = Instant::now() - work.took;
-                Ok(Some(self.readable(work, lock_timeout, began).await?))
+                let (token, began) = (work.token.token, Instant::now() - work.took);
+                let readable = self.readable(work, lock_timeout, began).await?;
+                self.activities.claimed(token, Arc::new(claim.clone()));
+                Ok(Some(readable))
             };
             match fetched.await.map_err(|error: Error| failed("dequeue_worker", &error))? {
                 Some(None) => claim.wait = until.saturating_duration_since(Instant::now()),
@@ -267,7 +270,8 @@ impl Provider for TenureProvider {
                 (Some(instance), Some(completion)) => Some((instance.clone(), convert::json(completion)?)),
                 _ => None,
             };
-            let ack = || async { self.store.work_ack(token, completion.clone()).await };
+            let next = self.activities.claim(token.token);
+            let ack = || async { self.store.work_ack(token, completion.clone(), next.clone()).await };
             let (done, ambiguous) = repeat("ack_worker", self.activities.until(token.token), ack).await?;
             self.activities.let_go(token.token);
             if done || ambiguous { Ok(()) } else { Err(lost("the activity was cancelled or its lock expired")) }

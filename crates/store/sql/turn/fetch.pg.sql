@@ -29,7 +29,7 @@ with clock as materialized (select {now} as now, set_config('synchronous_commit'
      ),
      tagged as (
          update tenure.inbox m
-         set token = $2, attempts = m.attempts + 1
+         set token = $2 + f.born, attempts = m.attempts + 1
          from fresh f
          where m.instance = f.id
            and m.visible_at <= (select now from clock)
@@ -37,27 +37,27 @@ with clock as materialized (select {now} as now, set_config('synchronous_commit'
      ),
      leased as (
          update tenure.instance i
-         set token = $2, leased_until = (select now from clock) + $3
+         set token = $2 + f.born, leased_until = (select now from clock) + $3
          from fresh f
          where i.id = f.id
            and exists (select 1 from tagged t where t.instance = f.id)
-         returning f.id, f.born, f.execution, f.name, f.version, coalesce((
+         returning f.id, i.token, f.born, f.execution, f.name, f.version, coalesce((
              select k.last
              from unnest($7::text[], $8::bigint[], $9::bigint[], $10::bigint[]) as k (instance, born, execution, last)
              where k.instance = f.id and k.born = f.born and k.execution = f.execution
          ), 0) as known
      )
 select 0 as part, l.id as instance, l.born as id, l.execution as n, (select count(*) from picked) as m, l.known as k,
-       l.name as a, l.version as b
+       l.token, l.name as a, l.version as b
 from leased l
 union all
-select 1, t.instance, t.id, t.attempts, null, null, t.item, null
+select 1, t.instance, t.id, t.attempts, null, null, null, t.item, null
 from tagged t
 union all
-select 2, l.id, h.id, null, null, null, h.data, null
+select 2, l.id, h.id, null, null, null, null, h.data, null
 from leased l
 join tenure.history h on h.instance = l.id and h.execution = l.execution and h.id > l.known
 union all
-select 3, l.id, null, v.updated_at, null, null, v.key, v.value
+select 3, l.id, null, v.updated_at, null, null, null, v.key, v.value
 from leased l
 join tenure.kv v on v.instance = l.id

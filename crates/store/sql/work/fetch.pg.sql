@@ -48,16 +48,16 @@ with clock as materialized (select {now} as now, set_config('synchronous_commit'
      ),
      leased as (
          update tenure.work w
-         set due_at = 0, token = $2, leased_until = (select now from clock) + $3, attempts = w.attempts + 1
+         set due_at = 0, token = $2 + w.id, leased_until = (select now from clock) + $3, attempts = w.attempts + 1
          from first f
          where w.due_at = f.due_at
            and w.id = f.id
            and (f.session is null or exists (select 1 from claimed))
-         returning w.id, w.attempts, w.item
+         returning w.id, w.token, w.attempts, w.item
      )
-select l.id, l.attempts, l.item, (select count(*) from first) as found,
+select l.id, l.token, l.attempts, l.item, (select count(*) from first) as found,
        exists (select 1 from tenure.work w where w.session is not null) as sessions
 from leased l
 union all
-select null, null, null, (select count(*) from first), exists (select 1 from tenure.work w where w.session is not null)
+select null, null, null, null, (select count(*) from first), exists (select 1 from tenure.work w where w.session is not null)
 where not exists (select 1 from leased)

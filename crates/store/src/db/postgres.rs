@@ -385,7 +385,7 @@ impl PgConn<'_> {
             .chain(columns().map(|column| (column as _, column.pg_type())))
             .collect();
         let wanted = |number: usize| match fixed.get(number - 1) {
-            Some(value) => *value == Value::Bool(true),
+            Some(value) => matches!(value, Value::Bool(true) | Value::Int(1..)),
             None => columns().nth(number - 1 - fixed.len()).is_some_and(|column| column.len() > 0),
         };
         let variant = self.texts.0[statement.index].variant(wanted);

@@ -188,9 +188,10 @@ impl Shared {
     }
 }
 
-/// A token that nobody has: positive, because SQLite marks a turn that is being ended with its negative.
+/// A token that nobody has: positive, because SQLite marks what is being ended with its negative; and with room above,
+/// because each row of a batch adds a number of its own.
 pub(crate) fn new_token() -> i64 {
-    rand::rng().random_range(1..=i64::MAX)
+    rand::rng().random_range(1..=i64::MAX / 2)
 }
 
 /// Leases turns for merged looks: one statement for those that ask for the same.
@@ -247,7 +248,7 @@ async fn take_turns(conn: &mut Conn<'_>, clock: Value, look: TurnLook, count: us
             Value::Int(wanted),
         ];
         let began = Instant::now();
-        let (found, looked_at) = read_turns(token, &conn.act(TURN_FETCH, &fixed, &lists).await?, began)?;
+        let (found, looked_at) = read_turns(&conn.act(TURN_FETCH, &fixed, &lists).await?, began)?;
         let last = found.is_empty() || looked_at < wanted;
         turns.extend(found);
         if last {
@@ -258,19 +259,19 @@ async fn take_turns(conn: &mut Conn<'_>, clock: Value, look: TurnLook, count: us
 }
 
 /// The turns of an answer, and how many messages the statement looked at.
-fn read_turns(token: i64, rows: &[Row], began: Instant) -> Result<(Vec<Turn>, i64)> {
+fn read_turns(rows: &[Row], began: Instant) -> Result<(Vec<Turn>, i64)> {
     let mut turns: Vec<Turn> = Vec::new();
     let mut looked_at = 0;
     let mut places: HashMap<String, usize> = HashMap::new();
     decode(TURN_FETCH, rows, |row| {
         let (part, instance) = (row.int()?, row.text()?);
         let (id, n) = (row.int_or_null()?.unwrap_or(0), row.int_or_null()?.unwrap_or(0));
-        let (m, k) = (row.int_or_null()?, row.int_or_null()?);
+        let (m, k, token) = (row.int_or_null()?, row.int_or_null()?, row.int_or_null()?);
         if part == INSTANCE {
             places.insert(instance.clone(), turns.len());
             looked_at = m.unwrap_or(0);
             turns.push(Turn {
-                token: TurnToken { instance, token, values: false },
+                token: TurnToken { instance, token: token.unwrap_or(0), values: false },
                 born: id,
                 execution: n,
                 name: row.text_or_null()?,

@@ -22,7 +22,7 @@ use crate::sql::{
 use crate::stock::KEPT;
 use crate::store::{Shared, Store, after};
 use crate::types::{NewWork, Work, WorkClaim, WorkFilter, WorkToken};
-use crate::value::{Column, Value};
+use crate::value::{Column, Row, Value};
 
 /// An activity that ends, and the message that tells its instance so.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct Ended {
     pub(crate) token: WorkToken,
     /// Instance and item.
     pub(crate) completion: Option<(String, String)>,
+    /// What its worker will ask for next.
+    pub(crate) next: Option<Arc<WorkClaim>>,
 }
 
 impl Ended {
@@ -88,8 +90,15 @@ impl Store {
     }
 
     /// Ends an activity; with a completion, which is an instance and what to tell it. Whether the lease was still there.
-    pub async fn work_ack(&self, token: WorkToken, completion: Option<(String, String)>) -> Result<bool> {
-        let ended = Ended { token, completion };
+    ///
+    /// A worker that will fetch again at once can say so: what it will get is then leased in the same commit.
+    pub async fn work_ack(
+        &self,
+        token: WorkToken,
+        completion: Option<(String, String)>,
+        next: Option<Arc<WorkClaim>>,
+    ) -> Result<bool> {
+        let ended = Ended { token, completion, next };
         let bytes = ended.bytes();
         Ok(self.combiners().work_acks.call(vec![ended], bytes).await?[0])
     }
@@ -156,6 +165,17 @@ impl Shared {
         Ok(done)
     }
 
+    /// What the workers of ended activities will ask for, and how many of them: only where no session can matter, and no
+    /// more than will be fetched at once.
+    fn wanted_next(&self, ended: &[Ended]) -> (WorkClaim, usize) {
+        let claims = || ended.iter().filter_map(|ended| ended.next.as_deref());
+        let Some(first) = claims().find(|_| !self.hub.sessions.load(Ordering::Relaxed)) else {
+            return (WorkClaim::default(), 0);
+        };
+        let same = claims().filter(|claim| claim.lease == first.lease && claim.filter == first.filter).count();
+        (first.clone(), self.stock.room(first, same))
+    }
+
     /// Keeps activities for the fetches that are sure to come, and gives back what nobody came for.
     fn keep(self: &Arc<Self>, claim: &WorkClaim, work: Vec<Work>) {
         if work.is_empty() {
@@ -195,14 +215,9 @@ pub(crate) fn work_look_flush(shared: Arc<Shared>) -> Flush<WorkClaim, Option<Wo
                 let alike: Vec<usize> =
                     if apart { vec![left[0]] } else { left.iter().copied().filter(|at| same(*at)).collect() };
                 let free = WorkClaim { session: None, ..first.clone() };
-                let sessions = shared.hub.sessions.load(Ordering::Relaxed);
-                let extra = if sessions { 0 } else { shared.stock.extra(first.lease) };
-                let claim = if apart && extra == 0 { first } else { &free };
-                let found = shared.take_work(claim, alike.len() + extra).await;
+                let found = shared.take_work(if apart { first } else { &free }, alike.len()).await;
                 // What was leased before a failure is handed out all the same.
-                let mut work = if answers.iter().any(Option::is_some) { found.unwrap_or_default() } else { found? };
-                let more = work.split_off(work.len().min(alike.len()));
-                shared.keep(first, more);
+                let work = if answers.iter().any(Option::is_some) { found.unwrap_or_default() } else { found? };
                 left.retain(|at| !alike.contains(at));
                 for (at, work) in alike.into_iter().zip(work) {
                     answers[at] = Some(work);
@@ -217,8 +232,6 @@ pub(crate) fn work_look_flush(shared: Arc<Shared>) -> Flush<WorkClaim, Option<Wo
 /// again while it says so.
 async fn take_work(conn: &mut Conn<'_>, clock: Value, claim: &WorkClaim, count: usize) -> Result<(Vec<Work>, bool)> {
     let owner = claim.session.as_ref().map(|(owner, _)| owner.as_str());
-    let tags = claim.filter.tags.iter().map(|tag| tag.as_str().into());
-    let tags: Vec<Value> = tags.chain(std::iter::repeat(Value::Null)).take(WorkFilter::TAGS).collect();
     let mut taken: Vec<Work> = Vec::with_capacity(count);
     loop {
         let (token, wanted) = (new_token(), (count - taken.len()) as i64);
@@ -228,18 +241,17 @@ async fn take_work(conn: &mut Conn<'_>, clock: Value, claim: &WorkClaim, count: 
             Value::Int(micros(claim.lease)),
             owner.into(),
             Value::Int(claim.session.as_ref().map_or(0, |(_, lease)| micros(*lease))),
-            Value::Bool(claim.filter.any),
-            Value::Bool(claim.filter.untagged),
         ];
-        params.extend(tags.iter().cloned());
+        params.extend(bind_filter(&claim.filter));
         params.push(Value::Int(wanted));
         let began = Instant::now();
         let rows = conn.query(WORK_FETCH, &params).await?;
         let (mut found, mut sessions) = (0, false);
         for work in decode(WORK_FETCH, &rows, |row| {
-            let (id, attempts, item) = (row.int_or_null()?, row.int_or_null()?, row.text_or_null()?);
+            let (id, token) = (row.int_or_null()?, row.int_or_null()?);
+            let (attempts, item) = (row.int_or_null()?, row.text_or_null()?);
             (found, sessions) = (row.int()?, row.bool()?);
-            let token = id.map(|id| WorkToken { id, token });
+            let token = id.zip(token).map(|(id, token)| WorkToken { id, token });
             Ok(token.zip(item).map(|(token, item)| Work {
                 token,
                 attempts: attempts.unwrap_or(0),
@@ -255,29 +267,35 @@ async fn take_work(conn: &mut Conn<'_>, clock: Value, claim: &WorkClaim, count: 
     }
 }
 
-/// Ends merged activities. Not repeated here: the caller knows how long its leases last.
+/// Ends merged activities, and leases those that their workers will ask for. Not repeated here: the caller knows how long
+/// its leases last.
 pub(crate) fn ended_flush(shared: Arc<Shared>) -> Flush<Ended, bool> {
     Arc::new(move |ended| {
         let shared = shared.clone();
         Box::pin(async move {
-            let fixed = [shared.hub.clock.value()];
+            let (claim, count) = shared.wanted_next(&ended);
+            let token = new_token();
+            let mut fixed = vec![shared.hub.clock.value(), Value::Int(count as i64), Value::Int(token)];
+            fixed.push(Value::Int(micros(claim.lease)));
+            fixed.extend(bind_filter(&claim.filter));
             let completions = || ended.iter().map(|ended| ended.completion.as_ref());
-            let columns = [
+            let list = vec![
                 ended.iter().map(|ended| ended.token.id).collect::<Column>(),
                 ended.iter().map(|ended| ended.token.token).collect(),
                 completions().map(|completion| completion.map(|(instance, _)| instance.clone())).collect(),
                 completions().map(|completion| completion.map(|(_, item)| item.clone())).collect(),
+                Column::ordinals(ended.len()),
             ];
             let act = shared.hub.db.write(move |conn| {
                 Box::pin(async move {
-                    let rows = conn.each(WORK_ACK, &fixed, &columns).await?;
-                    decode(WORK_ACK, &rows, |row| row.int())
+                    let began = Instant::now();
+                    read_ended(&conn.act(WORK_ACK, &fixed, &[list]).await?, began)
                 })
             });
-            let done = act.await?;
+            let (done, next) = act.await?;
+            shared.keep(&claim, next);
             let mut answers = vec![false; ended.len()];
-            for n in done {
-                let at = usize::try_from(n).unwrap_or(usize::MAX);
+            for at in done {
                 if let Some(answer) = answers.get_mut(at) {
                     *answer = true;
                 }
@@ -288,4 +306,28 @@ pub(crate) fn ended_flush(shared: Arc<Shared>) -> Flush<Ended, bool> {
             Ok(answers)
         })
     })
+}
+
+/// Which were done, and what was leased besides.
+fn read_ended(rows: &[Row], began: Instant) -> Result<(Vec<usize>, Vec<Work>)> {
+    let (mut done, mut next) = (Vec::new(), Vec::new());
+    decode(WORK_ACK, rows, |row| {
+        let (part, id, token, attempts) = (row.int()?, row.int()?, row.int_or_null()?, row.int_or_null()?);
+        match token.zip(attempts).filter(|_| part == 1) {
+            None => done.push(usize::try_from(id).unwrap_or(usize::MAX)),
+            Some((token, attempts)) => {
+                let token = WorkToken { id, token };
+                next.push(Work { token, attempts, item: row.text()?, took: began.elapsed() });
+            }
+        }
+        Ok(())
+    })?;
+    Ok((done, next))
+}
+
+/// The parameters of a filter: all, untagged, and the tags.
+fn bind_filter(filter: &WorkFilter) -> Vec<Value> {
+    let tags = filter.tags.iter().map(|tag| tag.as_str().into());
+    let tags = tags.chain(std::iter::repeat(Value::Null)).take(WorkFilter::TAGS);
+    [Value::Bool(filter.any), Value::Bool(filter.untagged)].into_iter().chain(tags).collect()
 }
