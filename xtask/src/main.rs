@@ -1,6 +1,7 @@
 //! The project's own commands, run as `cargo xtask <command>`.
 
 mod cargo;
+mod duroxide;
 
 use std::process::ExitCode;
 
@@ -40,6 +41,17 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
+    /// The duroxide provider beside its rivals, under duroxide's own stress tests.
+    BenchDuroxide {
+        /// A, B, C, D, S, L, large, sequential, idle, sqlite-C, sqlite-D, sqlite-S; none: all.
+        only: Vec<String>,
+        /// How often each is run, in turns.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// How long each run starts orchestrations.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
     /// Writes the golden dumps of the schema anew.
     Schema,
     /// Keeps a throw-away PostgreSQL running until Enter is pressed, and prints its DSN.
@@ -76,6 +88,7 @@ fn run(command: Command) -> Result<()> {
                 .env("TENURE_BENCH_POSTGRES", cluster.dsn())
                 .run()
         }
+        Command::BenchDuroxide { only, rounds, seconds } => duroxide::bench(&only, rounds, seconds),
         Command::Schema => {
             let cluster = Cluster::start(Durability::None)?;
             Cargo::test(&["--package", "tenure-store", "--all-features", "--test", "schema"], &[])
@@ -95,7 +108,7 @@ fn run(command: Command) -> Result<()> {
 fn check() -> Result<()> {
     Cargo::new(&["fmt", "--all", "--check"]).run()?;
     Cargo::new(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]).run()?;
-    for package in ["tenure-store", "tenure"] {
+    for package in ["tenure-store", "tenure", "tenure-duroxide"] {
         Cargo::new(&["clippy", "--package", package, "--no-default-features", "--", "-D", "warnings"]).run()?;
     }
     Cargo::new(&["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings").run()

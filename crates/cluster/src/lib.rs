@@ -92,6 +92,23 @@ impl Cluster {
         &self.dsn
     }
 
+    /// Makes an empty database. Where it is.
+    pub fn create_database(&self, name: &str) -> Result<String> {
+        self.ask(&format!("create database {name}"))?;
+        Ok(format!("postgres://postgres@127.0.0.1:{}/{name}", self.port))
+    }
+
+    /// Runs a statement with psql, and returns what it prints.
+    pub fn ask(&self, text: &str) -> Result<String> {
+        let mut psql = Command::new(binaries()?.join("psql"));
+        psql.args(["-qAtX", "-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres", "-c", text]);
+        let output = psql.output()?;
+        if !output.status.success() {
+            return Err(format!("psql: {}", String::from_utf8_lossy(&output.stderr).trim()).into());
+        }
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+
     fn wait(&mut self, bin: &Path, port: u16) -> Result<()> {
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(30) {

@@ -8,12 +8,12 @@ use duroxide::providers::{
     DeleteInstanceResult, ExecutionInfo, InstanceFilter, InstanceInfo, InstanceTree, Provider as _, ProviderAdmin,
     ProviderError, PruneOptions, PruneResult, QueueDepths, SystemMetrics,
 };
+use tenure_store::text::{original, stored};
 use tenure_store::{Error, Kind, Prune, Removed, Result};
 
 use crate::convert::{int, micros, millis, unsigned};
 use crate::observe::observe;
 use crate::provider::TenureProvider;
-use crate::text::{original, stored};
 
 /// How many instances a bulk call takes that says nothing about it.
 const BULK: u32 = 1000;

@@ -1,9 +1,11 @@
-//! Long histories that this process has read before, so that only what is new is sent and parsed.
+//! Histories that this process has read or written, so that only what is new is sent and parsed.
 //!
 //! Every activity and every waiting client reads its instance's whole history: without this, an orchestration that writes a
 //! megabyte reads thirty. Invariants: a history only ever grows at its end, as long as the incarnation of the instance and
 //! the execution stay the same, and every read and every fetch asks the database for both and for what follows: so what
-//! another process wrote is seen, always. Short histories are not kept; memory is bounded.
+//! another process wrote is seen, always. Short histories are read anew each time all the same, which costs no more than
+//! asking; only a worker that was just told, with its activity, which turn the instance has seen is served from here
+//! alone. Memory is bounded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +13,7 @@ use duroxide::Event;
 use lru::LruCache;
 use tenure_store::{HistoryEvent, Known};
 
-/// From how many bytes on a history is kept: below, reading it all costs less than remembering it.
+/// From how many bytes on only what is new is asked for: below, reading it all costs no more.
 const WORTH: usize = 8 * 1024;
 /// How many of the histories used last are named in a fetch, which cannot know whose turn it will get.
 const NAMED: usize = 16;
@@ -30,6 +32,8 @@ struct Kept {
 struct Entry {
     born: i64,
     execution: i64,
+    /// How many turns the instance had had; none: it was not told.
+    turns: Option<i64>,
     events: Arc<Vec<Event>>,
     bytes: usize,
 }
@@ -73,23 +77,33 @@ impl Cache {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is kept of an instance.
+    /// What is kept of an instance, if that is worth anything.
     pub(crate) fn part(&self, instance: &str) -> Option<Part> {
         let mut kept = self.kept();
-        let entry = kept.histories.get(instance)?;
+        let entry = kept.histories.get(instance).filter(|entry| entry.bytes >= WORTH)?;
         Some(Part { known: entry.known(instance), events: entry.events.clone(), bytes: entry.bytes })
     }
 
     /// What is kept of the instances used last.
     pub(crate) fn named(&self) -> Vec<Known> {
-        self.kept().histories.iter().take(NAMED).map(|(instance, entry)| entry.known(instance)).collect()
+        let kept = self.kept();
+        // Not all of them are looked at: there are thousands of short ones (which cost 3 % of a busy machine).
+        let worth = kept.histories.iter().take(4 * NAMED).filter(|(_, entry)| entry.bytes >= WORTH);
+        worth.take(NAMED).map(|(instance, entry)| entry.known(instance)).collect()
+    }
+
+    /// The history of an instance as it was after so many turns.
+    pub(crate) fn after_turn(&self, instance: &str, (born, turns): (i64, i64)) -> Option<Arc<Vec<Event>>> {
+        let mut kept = self.kept();
+        let entry = kept.histories.get(instance)?;
+        (entry.born == born && entry.turns == Some(turns)).then(|| entry.events.clone())
     }
 
     /// The whole history: what was kept, if it is still of the same instance and execution, and what is new.
     pub(crate) fn complete(
         &self,
         instance: &str,
-        (born, execution): (i64, i64),
+        (born, execution, turns): (i64, i64, Option<i64>),
         part: Option<Part>,
         new: &[HistoryEvent],
     ) -> Result<Vec<Event>, String> {
@@ -104,17 +118,17 @@ impl Cache {
             None => parsed,
             Some(part) => part.events.iter().cloned().chain(parsed).collect(),
         };
-        if bytes >= WORTH && !(new.is_empty() && last > 0) {
-            self.keep(instance, Entry { born, execution, events: Arc::new(events.clone()), bytes });
+        if turns.is_some() || (bytes >= WORTH && !(new.is_empty() && last > 0)) {
+            self.keep(instance, Entry { born, execution, turns, events: Arc::new(events.clone()), bytes });
         }
         Ok(events)
     }
 
-    /// Adds what a turn that began after event `last` has just written.
+    /// Adds what a turn that began after event `last` has just written, which was the instance's turn number `turns`.
     pub(crate) fn append(
         &self,
         instance: &str,
-        (born, execution): (i64, i64),
+        (born, execution, turns): (i64, i64, i64),
         last: i64,
         delta: Vec<Event>,
         size: usize,
@@ -123,9 +137,12 @@ impl Cache {
         let Some(entry) = kept.histories.peek_mut(instance) else { return };
         if (entry.born, entry.execution, entry.last()) == (born, execution, last) {
             Arc::make_mut(&mut entry.events).extend(delta);
+            entry.turns = Some(turns);
             entry.bytes += size;
             kept.bytes += size;
             self.shrink(&mut kept);
+        } else {
+            entry.turns = None;
         }
     }
 
@@ -167,42 +184,46 @@ mod tests {
     fn only_what_is_new_is_asked_for_and_the_whole_is_returned() {
         let cache = Cache::new(1 << 20);
         let events: Vec<_> = (1..=5).map(|id| event(id, 4000)).collect();
-        assert_eq!(cache.complete("i", (7, 1), None, &rows(&events[..3])), Ok(events[..3].to_vec()));
+        assert_eq!(cache.complete("i", (7, 1, None), None, &rows(&events[..3])), Ok(events[..3].to_vec()));
         let part = cache.part("i");
         assert_eq!(part.as_ref().map(|part| part.known.last), Some(3));
-        assert_eq!(cache.complete("i", (7, 1), part, &rows(&events[3..4])), Ok(events[..4].to_vec()));
-        cache.append("i", (7, 1), 4, vec![events[4].clone()], 4000);
-        cache.append("i", (7, 1), 4, vec![events[4].clone()], 4000);
-        assert_eq!(cache.complete("i", (7, 1), cache.part("i"), &[]), Ok(events.clone()));
+        assert_eq!(cache.complete("i", (7, 1, None), part, &rows(&events[3..4])), Ok(events[..4].to_vec()));
+        cache.append("i", (7, 1, 2), 4, vec![events[4].clone()], 4000);
+        assert!(cache.after_turn("i", (7, 2)).is_some_and(|kept| *kept == events));
+        assert!(cache.after_turn("i", (7, 3)).is_none());
+        // A turn that began elsewhere: what is kept is still true, but nobody knows after which turn.
+        cache.append("i", (7, 1, 3), 4, vec![events[4].clone()], 4000);
+        assert!(cache.after_turn("i", (7, 2)).is_none());
+        assert_eq!(cache.complete("i", (7, 1, None), cache.part("i"), &[]), Ok(events.clone()));
         // Everything again, as an embedded database sends it.
-        assert_eq!(cache.complete("i", (7, 1), cache.part("i"), &rows(&events)), Ok(events));
+        assert_eq!(cache.complete("i", (7, 1, None), cache.part("i"), &rows(&events)), Ok(events));
     }
 
     #[test]
     fn another_incarnation_or_execution_begins_anew() {
         let cache = Cache::new(1 << 20);
         let events: Vec<_> = (1..=3).map(|id| event(id, 4000)).collect();
-        assert!(cache.complete("i", (7, 1), None, &rows(&events)).is_ok());
+        assert!(cache.complete("i", (7, 1, None), None, &rows(&events)).is_ok());
         let other = vec![event(1, 10)];
-        assert_eq!(cache.complete("i", (8, 1), cache.part("i"), &rows(&other)), Ok(other.clone()));
-        assert_eq!(cache.complete("i", (7, 2), cache.part("i"), &rows(&other)), Ok(other));
+        assert_eq!(cache.complete("i", (8, 1, None), cache.part("i"), &rows(&other)), Ok(other.clone()));
+        assert_eq!(cache.complete("i", (7, 2, None), cache.part("i"), &rows(&other)), Ok(other));
     }
 
     #[test]
-    fn memory_is_bounded_and_short_histories_are_not_kept() {
+    fn memory_is_bounded_and_short_histories_are_read_anew() {
         let cache = Cache::new(100_000);
         for n in 0..50 {
-            assert!(cache.complete(&n.to_string(), (1, 1), None, &rows(&[event(1, 10_000)])).is_ok());
+            assert!(cache.complete(&n.to_string(), (1, 1, None), None, &rows(&[event(1, 10_000)])).is_ok());
         }
         assert!(cache.kept().bytes <= 100_000 && cache.part("49").is_some() && cache.part("0").is_none());
-        assert!(cache.complete("short", (1, 1), None, &rows(&[event(1, 10)])).is_ok());
+        assert!(cache.complete("short", (1, 1, None), None, &rows(&[event(1, 10)])).is_ok());
         assert!(cache.part("short").is_none());
     }
 
     #[test]
     fn an_event_that_cannot_be_read_is_named() {
         let broken = [HistoryEvent { id: 4, data: "{}".to_owned() }];
-        let error = Cache::new(0).complete("i", (1, 1), None, &broken).unwrap_err();
+        let error = Cache::new(0).complete("i", (1, 1, None), None, &broken).unwrap_err();
         assert!(error.starts_with("event 4 cannot be read"), "{error}");
     }
 }

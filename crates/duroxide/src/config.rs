@@ -30,7 +30,6 @@ pub enum MigrationPolicy {
 /// assert_eq!(config.cache_bytes, 64 * 1024 * 1024);
 /// ```
 #[derive(Clone)]
-#[non_exhaustive]
 pub struct ProviderConfig {
     /// `postgres://…`, `sqlite:path` or `sqlite::memory:`.
     pub dsn: String,

@@ -3,12 +3,12 @@
 use duroxide::providers::{ExecutionMetadata, ScheduledActivityIdentifier, TagFilter, WorkItem};
 use duroxide::{Event, EventKind};
 use semver::Version;
+use tenure_store::text::stored;
 use tenure_store::{
     Activity, Error, HistoryEvent, Kind, NewTurnMessage, NewWork, Result, TurnAck, ValueChange, WorkFilter,
 };
 
 use crate::cache::id_of;
-use crate::text::stored;
 
 /// A number as the database holds it.
 pub(crate) fn int(number: u64) -> i64 {

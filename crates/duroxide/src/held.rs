@@ -82,7 +82,8 @@ impl Held {
     /// Nothing is done under this lease any more.
     pub(crate) fn give_up(&self, token: i64) {
         let now = Instant::now();
-        self.leases().entry(token).or_insert(Lease { until: now, last: 0, claim: None, given_up: true }).given_up = true;
+        self.leases().entry(token).or_insert(Lease { until: now, last: 0, claim: None, given_up: true }).given_up =
+            true;
     }
 
     pub(crate) fn is_given_up(&self, token: i64) -> bool {

@@ -34,8 +34,8 @@ mod held;
 mod observe;
 mod provider;
 mod repeat;
-mod text;
 mod token;
+mod told;
 mod turn;
 
 pub use config::{MigrationPolicy, ProviderConfig};

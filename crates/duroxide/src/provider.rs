@@ -11,6 +11,7 @@ use duroxide::providers::{
 };
 use duroxide::{Event, EventKind, SystemStats};
 use rand::Rng as _;
+use tenure_store::text::{original, stored};
 use tenure_store::{Error, Kind, Result, Store, Work, WorkClaim};
 use tokio::time::Instant;
 
@@ -20,8 +21,8 @@ use crate::convert;
 use crate::held::Held;
 use crate::observe::{failed, observe, took};
 use crate::repeat::{PATIENCE, repeat};
-use crate::text::{original, stored};
 use crate::token;
+use crate::told::Told;
 
 /// Keeps duroxide's orchestrations in PostgreSQL or SQLite.
 ///
@@ -41,6 +42,7 @@ pub struct TenureProvider {
     pub(crate) cache: Cache,
     pub(crate) turns: Held,
     activities: Held,
+    told: Told,
 }
 
 /// [`TenureProvider`] under the name that programs for PostgreSQL know.
@@ -77,7 +79,7 @@ impl TenureProvider {
             MigrationPolicy::VerifyOnly => store.verify().await?,
         }
         let cache = Cache::new(config.cache_bytes);
-        Ok(TenureProvider { store, cache, turns: Held::default(), activities: Held::default() })
+        Ok(TenureProvider { store, cache, turns: Held::default(), activities: Held::default(), told: Told::default() })
     }
 
     /// The store below, for its queues.
@@ -101,6 +103,10 @@ impl TenureProvider {
         took("dequeue_worker", work.took);
         match serde_json::from_str(&work.item) {
             Ok(item) => {
+                if let (WorkItem::ActivityExecute { instance, .. }, Some(seen)) = (&item, work.seen) {
+                    let id = stored(instance);
+                    self.told.put(&id, self.cache.after_turn(&id, seen), began);
+                }
                 self.activities.take(work.token.token, began, lease, 0);
                 let attempts = u32::try_from(work.attempts).unwrap_or(u32::MAX);
                 Ok(Some((item, token::of_work(work.token), attempts)))
@@ -188,11 +194,14 @@ impl Provider for TenureProvider {
 
     async fn read(&self, instance: &str) -> Result<Vec<Event>, ProviderError> {
         let id = stored(instance);
+        if let Some(events) = self.told.take(&id) {
+            return Ok(Vec::clone(&events));
+        }
         let history = || async {
             let part = self.cache.part(&id);
             let history = self.store.history_read(&id, None, part.as_ref().map(|part| &part.known)).await?;
             let Some(history) = history else { return Ok(Vec::new()) };
-            let which = (history.born, history.execution);
+            let which = (history.born, history.execution, None);
             self.cache.complete(&id, which, part, &history.events).map_err(|error| unreadable(instance, &error))
         };
         self.patiently("read", instance, history).await

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use duroxide::providers::{DispatcherCapabilityFilter, KvEntry, OrchestrationItem, WorkItem};
 use duroxide::{Event, EventKind};
+use tenure_store::text::original;
 use tenure_store::{Acked, Error, Kind, Known, Result, Turn, TurnAck, TurnClaim, TurnToken};
 use tokio::time::Instant;
 
@@ -13,7 +14,6 @@ use crate::convert::{packed, unsigned};
 use crate::observe::took;
 use crate::provider::TenureProvider;
 use crate::repeat::repeat;
-use crate::text::original;
 use crate::token;
 
 /// How often messages for an instance that was never started are looked at before they are dropped: twelve minutes.
@@ -93,9 +93,10 @@ impl TenureProvider {
     /// The history of a turn, of which the database may have left out what was kept here when it was asked.
     async fn whole_history(&self, turn: &Turn) -> Result<Result<Vec<Event>, String>> {
         let id = &turn.token.instance;
-        let which = (turn.born, turn.execution);
+        let which = (turn.born, turn.execution, Some(turn.turns));
         let part = self.cache.part(id);
-        let has = |known: &Known| (known.born, known.execution) == which && known.last >= turn.known;
+        let has =
+            |known: &Known| (known.born, known.execution) == (turn.born, turn.execution) && known.last >= turn.known;
         if turn.known == 0 || part.as_ref().is_some_and(|part| has(&part.known)) {
             return Ok(self.cache.complete(id, which, part, &turn.history));
         }
@@ -163,9 +164,9 @@ impl TenureProvider {
         let execution = ack.execution;
         let acknowledge = || async { self.store.turn_ack(token, ack.clone()).await };
         match repeat("ack", self.turns.until(token.token), acknowledge).await {
-            Ok((Acked::Done(born), _)) => {
+            Ok((Acked::Done { born, turns }, _)) => {
                 if let Some(last) = self.turns.last(token.token) {
-                    self.cache.append(&token.instance, (born, execution), last, delta, size);
+                    self.cache.append(&token.instance, (born, execution, turns), last, delta, size);
                 }
                 self.turns.let_go(token.token);
                 Ok(())
@@ -178,10 +179,11 @@ impl TenureProvider {
             Ok((Acked::Already | Acked::Lost, _)) => {
                 Err(gone("the lock_token is unknown, was used, or its lease has run out"))
             }
-            Err(error) if error.is_retryable() => {
+            // Whatever is not about the turn itself is weather, a changed password too: it must not end the orchestration.
+            Err(error) if !matches!(error.kind(), Kind::AlreadyExists | Kind::InvalidInput) => {
                 self.turns.give_up(token.token);
-                tracing::warn!(instance = %token.instance, %error, "the database was away for longer than the lease: the turn will be run again");
-                Err(gone("the database was away for longer than the lease, so the turn will be run again"))
+                tracing::warn!(instance = %token.instance, %error, "a turn could not be acknowledged while its lease lasted: it will be run again");
+                Err(gone("it could not be acknowledged while its lease lasted, so the turn will be run again"))
             }
             Err(error) => Err(error),
         }

@@ -1,5 +1,6 @@
 //! The `tenure` command.
 
+mod copy;
 mod demo;
 
 use std::process::ExitCode;
@@ -16,14 +17,19 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Copies orchestrations out of a SQLite file of duroxide, and verifies the copy.
+    Copy(copy::Copy),
     /// Produces a backlog and drains it, and shows how fast that went.
     Demo(demo::Demo),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Cli { command: Command::Demo(demo) } = Cli::parse();
-    match demo::run(&demo).await {
+    let done = match Cli::parse().command {
+        Command::Copy(copy) => copy::run(&copy).await,
+        Command::Demo(demo) => demo::run(&demo).await,
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("tenure: {error}");

@@ -53,6 +53,7 @@ mod receipt;
 mod sql;
 mod stock;
 mod store;
+pub mod text;
 mod types;
 mod value;
 mod wake;
@@ -62,9 +63,9 @@ pub use dsn::dsn_with;
 pub use error::{Error, Kind, Result};
 pub use store::{Backend, Store};
 pub use types::{
-    Acked, Activity, Answer, Archived, Census, Claim, Clear, Due, Enqueued, Event, ExecutionInfo, Fence, Heartbeat,
-    History, HistoryEvent, Import, InstanceCensus, InstanceInfo, InstanceStats, KeptValue, KeyBatch, Known, LaneStats,
-    Message, Micros, NewMessage, NewTurnMessage, NewWork, Outcome, Place, Prune, Queue, Removed, Settings, State, Turn,
-    TurnAck, TurnClaim, TurnMessage, TurnToken, ValueChange, Work, WorkClaim, WorkFilter, WorkToken, Worker,
-    WorkerStatus,
+    Acked, Activity, Answer, Archived, Census, Claim, Clear, CopyProgress, CopyReport, Due, Enqueued, Event,
+    ExecutionInfo, Fence, Heartbeat, History, HistoryEvent, Import, InstanceCensus, InstanceInfo, InstanceStats,
+    KeptValue, KeyBatch, Known, LaneStats, Message, Micros, NewMessage, NewTurnMessage, NewWork, Outcome, Place, Prune,
+    Queue, Removed, Settings, State, Turn, TurnAck, TurnClaim, TurnMessage, TurnToken, ValueChange, Work, WorkClaim,
+    WorkFilter, WorkToken, Worker, WorkerStatus,
 };

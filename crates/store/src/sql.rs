@@ -42,7 +42,10 @@ macro_rules! statements {
     ($($ident:ident = $form:ident $name:literal;)+) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
         enum Index { $($ident),+ }
-        $(pub(crate) const $ident: Statement = Statement { name: $name, index: Index::$ident as usize };)+
+        $(
+            #[cfg_attr(not(feature = "sqlite"), allow(dead_code, reason = "copying from a SQLite file needs SQLite"))]
+            pub(crate) const $ident: Statement = Statement { name: $name, index: Index::$ident as usize };
+        )+
         /// Name, PostgreSQL text, SQLite text.
         pub(crate) const ALL: &[(&str, (&str, &str))] = &[$(($name, statements!(@text $form $name))),+];
     };
@@ -65,21 +68,27 @@ statements! {
     EVENT_LATEST = both "event/latest";
     EVENT_READ = both "event/read";
     EXECUTION_GET = both "execution/get";
+    EXECUTION_IMPORT = pair "execution/import";
     EXECUTION_LIST = both "execution/list";
     EXECUTION_PRUNABLE = both "execution/prunable";
     EXECUTION_PRUNE = pair "execution/prune";
     HISTORY_APPEND = pair "history/append";
+    HISTORY_IMPORT = pair "history/import";
     HISTORY_READ = pair "history/read";
+    HISTORY_WHOLE = pair "history/whole";
+    INSTANCE_BORN = pair "instance/born";
     INSTANCE_CENSUS = both "instance/census";
     INSTANCE_CHILDREN = both "instance/children";
     INSTANCE_DELETE = pair "instance/delete";
     INSTANCE_DEPTHS = both "instance/depths";
     INSTANCE_GET = both "instance/get";
+    INSTANCE_IMPORT = pair "instance/import";
     INSTANCE_LIST = both "instance/list";
     INSTANCE_LOCK = pair "instance/lock";
     INSTANCE_ROOTS = both "instance/roots";
     INSTANCE_STATS = pair "instance/stats";
     INSTANCE_STRAY = pair "instance/stray";
+    INSTANCE_TALLY = both "instance/tally";
     INSTANCE_TREE = both "instance/tree";
     KEY_DEFER = pair "key/defer";
     KEY_EXTEND = pair "key/extend";
@@ -91,6 +100,7 @@ statements! {
     KEY_RELEASE = both "key/release";
     KEY_STRETCH = both "key/stretch";
     KV_GET = both "kv/get";
+    KV_IMPORT = pair "kv/import";
     KV_LIST = both "kv/list";
     LANE_CHECK = both "lane/check";
     LANE_CONFIGURE = both "lane/configure";
@@ -146,6 +156,7 @@ statements! {
     SCHEDULED_GET = both "scheduled/get";
     SCHEDULED_LIST = both "scheduled/list";
     SCHEDULED_PROMOTE = pair "scheduled/promote";
+    SESSION_IMPORT = pair "session/import";
     SESSION_PRUNE = both "session/prune";
     SESSION_RENEW = pair "session/renew";
     TURN_ABANDON = pair "turn/abandon";
@@ -153,12 +164,14 @@ statements! {
     TURN_DROP = pair "turn/drop";
     TURN_ENQUEUE = pair "turn/enqueue";
     TURN_FETCH = pair "turn/fetch";
+    TURN_IMPORT = pair "turn/import";
     TURN_NEXT = pair "turn/next";
     TURN_RENEW = both "turn/renew";
     WORK_ABANDON = both "work/abandon";
     WORK_ACK = pair "work/ack";
-    WORK_ENQUEUE = both "work/enqueue";
+    WORK_ENQUEUE = pair "work/enqueue";
     WORK_FETCH = pair "work/fetch";
+    WORK_IMPORT = pair "work/import";
     WORK_NEXT = both "work/next";
     WORK_RENEW = pair "work/renew";
     WORKER_CHANGE = both "worker/change";

@@ -19,13 +19,15 @@ use crate::dsn::Dsn;
 use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::enqueue::{Entry, check, enqueue, lane_of_key};
 use crate::ops::finish::{Finish, Finished, Verb, finish, is_one_statement};
-use crate::ops::queue::check_duration;
 use crate::ops::history::{Question, Told, question_flush};
+use crate::ops::queue::check_duration;
 use crate::ops::turn::{AckedTurn, EndedTurn, TurnLook, turn_ack_flush, turn_look_flush};
 use crate::ops::work::{Ended, ended_flush, work_look_flush};
 use crate::receipt::Receipt;
 use crate::stock::Stock;
-use crate::types::{Answer, Claim, Due, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Turn, Work, WorkClaim};
+use crate::types::{
+    Answer, Claim, Due, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Turn, Work, WorkClaim,
+};
 use crate::wake::Hub;
 
 /// The databases a store can live in.

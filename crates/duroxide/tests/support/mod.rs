@@ -52,6 +52,52 @@ impl Factory {
     }
 }
 
+#[allow(dead_code, reason = "each test file uses its own part")]
+impl Factory {
+    /// Opens the database made last once more, as another process would.
+    pub(crate) async fn create_pair(&self) -> (Arc<dyn Provider>, Arc<dyn Provider>) {
+        (self.create_provider().await, Arc::new(self.open(&self.last()).await))
+    }
+
+    async fn open(&self, name: &str) -> TenureProvider {
+        let provider = match self.backend {
+            Backend::Postgres => {
+                TenureProvider::new_with_schema(&format!("{}?pool_size=5", postgres_dsn()), name).await
+            }
+            Backend::Sqlite => TenureProvider::new(&format!("sqlite:{}", self.file(name).display())).await,
+        };
+        provider.unwrap()
+    }
+
+    /// Puts messages and activities into the database made last whose time comes in a day.
+    pub(crate) async fn delay_rows(&self, count: u32) {
+        let day = "86400000000";
+        let turns = "(instance, visible_at, attempts, token, item)";
+        let work = "(due_at, leased_until, token, attempts, item)";
+        match self.backend {
+            Backend::Postgres => {
+                let (schema, client) = (self.last(), postgres().await);
+                let at = format!("(extract(epoch from clock_timestamp()) * 1000000)::bigint + {day}");
+                let text = format!(
+                    r#"insert into "{schema}".inbox {turns} select 'now', {at}, 0, 0, '' from generate_series(1, {count});
+                       insert into "{schema}".work {work} select {at}, 0, 0, 0, '' from generate_series(1, {count})"#
+                );
+                client.batch_execute(&text).await.unwrap();
+            }
+            Backend::Sqlite => {
+                let at = format!("unixepoch() * 1000000 + {day}");
+                let series =
+                    format!("with recursive n(n) as (select 1 union all select n + 1 from n where n < {count})");
+                let text = format!(
+                    "insert into tenure_inbox {turns} {series} select 'now', {at}, 0, 0, '' from n;
+                     insert into tenure_work {work} {series} select {at}, 0, 0, 0, '' from n;"
+                );
+                self.sqlite().execute_batch(&text).unwrap();
+            }
+        }
+    }
+}
+
 async fn postgres() -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(&postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -62,14 +108,9 @@ async fn postgres() -> tokio_postgres::Client {
 impl ProviderFactory for Factory {
     async fn create_provider(&self) -> Arc<dyn Provider> {
         let name = format!("dx_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let provider = match self.backend {
-            Backend::Postgres => {
-                TenureProvider::new_with_schema(&format!("{}?pool_size=5", postgres_dsn()), &name).await
-            }
-            Backend::Sqlite => TenureProvider::new(&format!("sqlite:{}", self.file(&name).display())).await,
-        };
+        let provider = self.open(&name).await;
         *self.last.lock().unwrap() = name;
-        Arc::new(provider.unwrap())
+        Arc::new(provider)
     }
 
     /// One second is the shortest that is right for all. `test_worker_lock_renewal_after_expiration` locks for a second

@@ -57,7 +57,8 @@ create table tenure.inbox (
     token      bigint not null,
     nonce      bigint,
     item       text not null,
-    primary key (instance, id)
+    -- An instance may have any number of timers: what can be seen stands first.
+    primary key (instance, visible_at, id)
 ) with (
     fillfactor = 50,
     vacuum_truncate = false,
@@ -66,6 +67,7 @@ create table tenure.inbox (
     autovacuum_vacuum_cost_delay = 0
 );
 create index inbox_visible on tenure.inbox (visible_at, id);
+create index inbox_nonce on tenure.inbox (nonce) where nonce is not null;
 
 -- `due_at` is 0 except while an activity waits for a later try: those that wait stand apart in the index, and any number
 -- of them costs a fetch nothing.

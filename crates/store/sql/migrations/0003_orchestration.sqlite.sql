@@ -50,8 +50,9 @@ create table tenure.inbox (
     nonce      integer,
     item       text not null
 );
-create index tenure.inbox_instance on tenure.inbox (instance, id);
+create index tenure.inbox_instance on tenure.inbox (instance, visible_at, id);
 create index tenure.inbox_visible on tenure.inbox (visible_at, id);
+create index tenure.inbox_nonce on tenure.inbox (nonce) where nonce is not null;
 
 create table tenure.work (
     id           integer primary key autoincrement,

@@ -14,6 +14,7 @@ with clock as materialized (select {now} as now),
          from freed f
          cross join clock c
          where m.instance = f.id
+           and m.visible_at <= c.now + 3600000000
            and m.token = $3
      )
 select count(*) as done from freed

@@ -4,6 +4,7 @@ set token      = 0,
     visible_at = case when $4 is null then visible_at else {now} + $4 end,
     attempts   = max(0, attempts - $5)
 where instance = $2
+  and visible_at <= {now} + 3600000000
   and token = $3
   and exists (select 1 from tenure.instance i where i.id = $2 and i.token = $3);
 select count(*) as done from tenure.instance where id = $2 and token = $3;

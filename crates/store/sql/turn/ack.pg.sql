@@ -33,7 +33,7 @@ with clock as materialized (select {now} as now),
          where i.id = a.instance
            and i.token = a.token
            and i.leased_until > c.now
-         returning i.id, i.born, c.now, a.token, a.execution, a.status, a.output, a.pinned, a.clear, a.terminal, a.events
+         returning i.id, i.born, i.turns, c.now, a.token, a.execution, a.status, a.output, a.pinned, a.clear, a.terminal, a.events
      ),
      execution as (
          insert into tenure.execution as e (instance, id, status, output, pinned, events, started_at, completed_at)
@@ -136,9 +136,11 @@ with clock as materialized (select {now} as now),
          delete from tenure.inbox m
          using held h
          where m.instance = h.id
+           -- What was visible an hour ahead of a clock that was set back; not every timer of the instance.
+           and m.visible_at <= h.now + 3600000000
            and m.token = h.token
      )
-select a.instance, h.born,
+select a.instance, h.born, h.turns,
        exists (select 1 from tenure.instance i where i.id = a.instance and i.acked = a.token) as already,
        exists (select 1 from tenure.inbox m where m.instance = a.instance and m.token <> a.token and m.visible_at <= c.now) as more
 from acks a

@@ -85,11 +85,13 @@ where instance = $3
 {each $3}
 delete from tenure.inbox
 where instance = $3
+  and visible_at <= {now} + 3600000000
   and token = $4
   and exists (select 1 from tenure.instance h where h.id = $3 and h.token = -$4);
 {each $3}
 select $3 as instance,
        (select h.born from tenure.instance h where h.id = $3 and h.token = -$4) as born,
+       (select h.turns from tenure.instance h where h.id = $3 and h.token = -$4) as turns,
        exists (select 1 from tenure.instance i where i.id = $3 and i.acked = $4) as already,
        exists (select 1 from tenure.inbox m where m.instance = $3 and m.token <> $4 and m.visible_at <= {now}) as more;
 {each $3}

@@ -17,5 +17,5 @@ insert into tenure.inbox (instance, visible_at, attempts, token, nonce, item)
 select w.instance, c.now + coalesce(w.delay_us, 0), 0, 0, w.nonce, w.item
 from clock c
 cross join wanted w
-where not exists (select 1 from tenure.inbox m where m.instance = w.instance and m.nonce = w.nonce)
+where not exists (select 1 from tenure.inbox m where m.nonce = w.nonce)
 order by w.n

@@ -4,4 +4,4 @@ values ($2, abs(random() / 2), 1, 0, 0, 0, 0, 0, {now}, {now})
 on conflict (id) do nothing;
 insert into tenure.inbox (instance, visible_at, attempts, token, nonce, item)
 select $2, {now} + coalesce($3, 0), 0, 0, $4, $5
-where not exists (select 1 from tenure.inbox m where m.instance = $2 and m.nonce = $4)
+where not exists (select 1 from tenure.inbox m where m.nonce = $4)

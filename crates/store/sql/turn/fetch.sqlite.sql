@@ -17,21 +17,21 @@ set token = $2, attempts = attempts + 1
 where instance = (select i.id from tenure.instance i where i.token = $2 and i.token <> 0)
   and visible_at <= {now};
 with leased as (
-    select i.id, i.born, i.execution, i.name, i.version
+    select i.id, i.born, i.turns, i.execution, i.name, i.version
     from tenure.instance i
     where i.token = $2 and i.token <> 0
 )
-select 0 as part, l.id as instance, l.born as id, l.execution as n, $6 as m, 0 as k, $2 as token, l.name as a, l.version as b
+select 0 as part, l.id as instance, l.born as id, l.execution as n, $6 as m, 0 as k, $2 as token, l.turns, l.name as a, l.version as b
 from leased l
 union all
-select 1, l.id, m.id, m.attempts, null, null, null, m.item, null
+select 1, l.id, m.id, m.attempts, null, null, null, null, m.item, null
 from leased l
-join tenure.inbox m on m.instance = l.id and m.token = $2
+join tenure.inbox m on m.instance = l.id and m.visible_at <= {now} and m.token = $2
 union all
-select 2, l.id, h.id, null, null, null, null, h.data, null
+select 2, l.id, h.id, null, null, null, null, null, h.data, null
 from leased l
 join tenure.history h on h.instance = l.id and h.execution = l.execution
 union all
-select 3, l.id, null, v.updated_at, null, null, null, v.key, v.value
+select 3, l.id, null, v.updated_at, null, null, null, null, v.key, v.value
 from leased l
 join tenure.kv v on v.instance = l.id

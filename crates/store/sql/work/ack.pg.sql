@@ -1,17 +1,19 @@
 -- Ends activities whose leases are still held: each row goes, its completion enters the instance's inbox, and its session
--- has been active. Merged calls share a transaction; the ordinal tells which were done (part 0).
+-- has been active. The instance has had its row since the activity was asked for; if it was deleted, nobody waits for the
+-- completion. Merged calls share a transaction; the ordinal tells which were done (part 0).
 -- A worker that ends an activity comes back for the next one at once: that is leased here (part 1), in the same commit, if
 -- it has no session.
 with clock as materialized (select {now} as now),
      gone as (
          delete from tenure.work w
-         using clock c, unnest($12::bigint[], $13::bigint[], $14::text[], $15::text[], $16::bigint[]) as i (id, token, instance, item, n)
+         using clock c, unnest($13::bigint[], $14::bigint[], $15::text[], $16::text[], $17::bigint[]) as i (id, token, instance, item, n)
          where w.due_at = 0
            and w.id = i.id
            and w.token = i.token
            and w.leased_until > c.now
          returning i.n, i.instance, i.item, w.session, c.now
      ),
+{with $12}
      active as (
          update tenure.session s
          set active_at = g.now
@@ -19,14 +21,7 @@ with clock as materialized (select {now} as now),
          where s.id = g.session
            and s.leased_until > g.now
      ),
-     shell as (
-         insert into tenure.instance (id, born, execution, custom_version, turns, token, leased_until, acked, created_at, updated_at)
-         select distinct g.instance, (random() * 4611686018427387904)::bigint, 1, 0, 0, 0, 0, 0, g.now, g.now
-         from gone g
-         where g.item is not null
-           and not exists (select 1 from tenure.instance x where x.id = g.instance)
-         on conflict (id) do nothing
-     ),
+{end}
 {with $2}
      ready as materialized (
          select w.id
@@ -45,7 +40,7 @@ with clock as materialized (select {now} as now),
          from ready r
          where w.due_at = 0
            and w.id = r.id
-         returning w.id, w.token, w.attempts, w.item
+         returning w.id, w.token, w.attempts, w.item, w.instance
      ),
 {end}
      sent as (
@@ -53,12 +48,15 @@ with clock as materialized (select {now} as now),
          select g.instance, g.now, 0, 0, g.item
          from gone g
          where g.item is not null
+           and exists (select 1 from tenure.instance x where x.id = g.instance)
          order by g.n
      )
-select 0 as part, g.n as id, null::bigint as token, null::bigint as attempts, null::text as item
+select 0 as part, g.n as id, null::bigint as token, null::bigint as attempts, null::text as item,
+       null::bigint as born, null::bigint as turns
 from gone g
 {with $2}
 union all
-select 1, l.id, l.token, l.attempts, l.item
+select 1, l.id, l.token, l.attempts, l.item, i.born, i.turns
 from leased l
+left join lateral (select x.born, x.turns from tenure.instance x where x.id = l.instance offset 0) i on true
 {end}

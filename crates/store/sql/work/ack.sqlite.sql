@@ -1,29 +1,24 @@
 -- Several steps: the first marks each row with the negated token if its lease is held, the last of them deletes what is
 -- marked; then the next activities are leased.
-{each $12}
+{each $13}
 update tenure.work
-set token = -$13
-where id = $12 and token = $13 and leased_until > {now};
-{each $12}
+set token = -$14
+where id = $13 and token = $14 and leased_until > {now};
+{each $13}
 update tenure.session
 set active_at = {now}
-where id = (select w.session from tenure.work w where w.id = $12 and w.token = -$13)
+where id = (select w.session from tenure.work w where w.id = $13 and w.token = -$14)
   and leased_until > {now};
-{each $12}
-insert into tenure.instance (id, born, execution, custom_version, turns, token, leased_until, acked, created_at, updated_at)
-select $14, abs(random() / 2), 1, 0, 0, 0, 0, 0, {now}, {now}
-from tenure.work w
-where w.id = $12 and w.token = -$13 and $15 is not null
-on conflict (id) do nothing;
-{each $12}
+{each $13}
 insert into tenure.inbox (instance, visible_at, attempts, token, item)
-select $14, {now}, 0, 0, $15
+select $15, {now}, 0, 0, $16
 from tenure.work w
-where w.id = $12 and w.token = -$13 and $15 is not null;
-{each $12}
+where w.id = $13 and w.token = -$14 and $16 is not null
+  and exists (select 1 from tenure.instance x where x.id = $15);
+{each $13}
 delete from tenure.work
-where id = $12 and token = -$13
-returning 0 as part, $16 as id, null as token, null as attempts, null as item;
+where id = $13 and token = -$14
+returning 0 as part, $17 as id, null as token, null as attempts, null as item, null as born, null as turns;
 update tenure.work
 set token = $3 + id, leased_until = {now} + $4, attempts = attempts + 1
 where $2
@@ -37,4 +32,6 @@ where $2
       order by w.id
       limit $2
   )
-returning 1 as part, id, token, attempts, item
+returning 1 as part, id, token, attempts, item,
+    (select i.born from tenure.instance i where i.id = instance) as born,
+    (select i.turns from tenure.instance i where i.id = instance) as turns

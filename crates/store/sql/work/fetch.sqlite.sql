@@ -39,9 +39,11 @@ from tenure.work w
 where w.token = $2 and w.token <> 0 and w.session is not null
 on conflict (id) do update
 set owner = excluded.owner, leased_until = excluded.leased_until, active_at = excluded.active_at;
-select w.id, w.token, w.attempts, w.item, $13 as found, exists (select 1 from tenure.work x where x.session is not null) as sessions
+select w.id, w.token, w.attempts, w.item, i.born, i.turns, $13 as found,
+       exists (select 1 from tenure.work x where x.session is not null) as sessions
 from tenure.work w
+left join tenure.instance i on i.id = w.instance
 where w.token = $2 and w.token <> 0
 union all
-select null, null, null, null, 0, exists (select 1 from tenure.work x where x.session is not null)
+select null, null, null, null, null, null, 0, exists (select 1 from tenure.work x where x.session is not null)
 where not exists (select 1 from tenure.work w where w.token = $2 and w.token <> 0)

@@ -58,7 +58,7 @@ pub async fn a_completed_message_is_never_replayed(h: &Harness) {
     h.complete(h.take_one(&queue).await.fence()).await;
     assert_eq!(h.store.archive_replay(None, &[enqueued.id]).await.unwrap(), [None]);
     assert_eq!(h.store.archive_get(enqueued.id).await.unwrap().unwrap().outcome, Outcome::Completed);
-    assert_eq!(h.store.archive_dead(queue.id, None, 9).await.unwrap(), []);
+    assert!(h.store.archive_dead(queue.id, None, 9).await.unwrap().is_empty());
     assert!(h.take(&queue, 1).await.is_empty());
 }
 

@@ -5,6 +5,8 @@
 //! owns the connection and runs there to its end without ever waiting, so it costs one hop however many statements it
 //! has, and a write is always one transaction.
 
+#[cfg(feature = "sqlite")]
+pub(crate) mod foreign;
 pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;

@@ -44,8 +44,7 @@ impl Store {
 
     /// An instance's custom status and its version, if that is newer than the one last seen.
     pub async fn instance_status(&self, instance: &str, seen: i64) -> Result<Option<(Option<String>, i64)>> {
-        let question =
-            Question { instance: instance.to_owned(), execution: None, known: None, last: i64::MAX, seen };
+        let question = Question { instance: instance.to_owned(), execution: None, known: None, last: i64::MAX, seen };
         let mut told = self.combiners().questions.call(vec![question], 0).await?;
         Ok(told.pop().flatten().and_then(|(_, status)| status))
     }
@@ -115,9 +114,10 @@ pub(crate) fn question_flush(shared: Arc<Shared>) -> Flush<Question, Told> {
                 questions.iter().map(|question| question.seen).collect(),
             ];
             let count = questions.len();
-            let act = shared.hub.db.read(move |conn| {
-                Box::pin(async move { tell(&conn.each(HISTORY_READ, &[], &columns).await?, count) })
-            });
+            let act = shared
+                .hub
+                .db
+                .read(move |conn| Box::pin(async move { tell(&conn.each(HISTORY_READ, &[], &columns).await?, count) }));
             act.await
         })
     })

@@ -2,6 +2,8 @@
 
 pub(crate) mod archive;
 pub(crate) mod claim;
+#[cfg(feature = "sqlite")]
+pub(crate) mod copy;
 pub(crate) mod enqueue;
 pub(crate) mod event;
 pub(crate) mod finish;

@@ -19,9 +19,7 @@ use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::check_text;
 use crate::ops::queue::check_duration;
 use crate::receipt::Receipt;
-use crate::sql::{
-    Statement, TURN_ABANDON, TURN_ACK, TURN_DROP, TURN_ENQUEUE, TURN_FETCH, TURN_NEXT, TURN_RENEW,
-};
+use crate::sql::{Statement, TURN_ABANDON, TURN_ACK, TURN_DROP, TURN_ENQUEUE, TURN_FETCH, TURN_NEXT, TURN_RENEW};
 use crate::store::{Shared, Store, after};
 use crate::types::{
     Acked, HistoryEvent, KeptValue, Known, NewTurnMessage, NewWork, Turn, TurnAck, TurnClaim, TurnMessage, TurnToken,
@@ -45,8 +43,8 @@ pub(crate) struct TurnLook {
 /// A turn that ends; those that end at the same time share a transaction.
 pub(crate) type EndedTurn = (TurnToken, TurnAck);
 
-/// The instance's incarnation if it was acknowledged now, whether it had been before, and whether messages wait.
-pub(crate) type AckedTurn = (Option<i64>, bool, bool);
+/// The instance's incarnation and its turns if it was acknowledged now, whether it had been before, and whether messages wait.
+pub(crate) type AckedTurn = (Option<(i64, i64)>, bool, bool);
 
 impl Store {
     /// Sends a message to an instance. A repeat with the same nonce, while the message waits, sends nothing.
@@ -105,7 +103,7 @@ impl Store {
         let news = News::of(&ack, hub.clock.fixed_now());
         let bytes = ack.events.iter().map(|event| event.data.len()).sum();
         let acked = self.combiners().turn_acks.call(vec![(token.clone(), ack)], bytes).await;
-        let (born, already, more) = acked.map_err(|error| match error.kind() {
+        let (done, already, more) = acked.map_err(|error| match error.kind() {
             Kind::AlreadyExists => {
                 let message = format!("instance '{}' already has one of these events", token.instance);
                 Error::new(Kind::AlreadyExists, message).with_source(error)
@@ -113,9 +111,9 @@ impl Store {
             _ => error,
         })?[0];
         hub.turn_ends(&token.instance, more);
-        let Some(born) = born else { return Ok(if already { Acked::Already } else { Acked::Lost }) };
+        let Some((born, turns)) = done else { return Ok(if already { Acked::Already } else { Acked::Lost }) };
         news.tell(hub);
-        Ok(Acked::Done(born))
+        Ok(Acked::Done { born, turns })
     }
 
     /// Gives a turn back: its messages can be fetched again, at once or after `delay`, and this fetch counts or not.
@@ -266,13 +264,15 @@ fn read_turns(rows: &[Row], began: Instant) -> Result<(Vec<Turn>, i64)> {
     decode(TURN_FETCH, rows, |row| {
         let (part, instance) = (row.int()?, row.text()?);
         let (id, n) = (row.int_or_null()?.unwrap_or(0), row.int_or_null()?.unwrap_or(0));
-        let (m, k, token) = (row.int_or_null()?, row.int_or_null()?, row.int_or_null()?);
+        let (m, k) = (row.int_or_null()?, row.int_or_null()?);
+        let (token, turn) = (row.int_or_null()?, row.int_or_null()?);
         if part == INSTANCE {
             places.insert(instance.clone(), turns.len());
             looked_at = m.unwrap_or(0);
             turns.push(Turn {
                 token: TurnToken { instance, token: token.unwrap_or(0), values: false },
                 born: id,
+                turns: turn.unwrap_or(0),
                 execution: n,
                 name: row.text_or_null()?,
                 version: row.text_or_null()?,
@@ -325,7 +325,8 @@ pub(crate) fn turn_ack_flush(shared: Arc<Shared>) -> Flush<EndedTurn, AckedTurn>
                 let act = shared.hub.db.write(move |conn| {
                     Box::pin(async move {
                         decode(TURN_ACK, &conn.act(TURN_ACK, &fixed, &lists).await?, |row| {
-                            Ok((row.text()?, (row.int_or_null()?, row.bool()?, row.bool()?)))
+                            let (instance, born, turns) = (row.text()?, row.int_or_null()?, row.int_or_null()?);
+                            Ok((instance, (born.zip(turns), row.bool()?, row.bool()?)))
                         })
                     })
                 });

@@ -47,6 +47,7 @@ impl Store {
         let activity = work.activity.as_ref();
         let text = |text: Option<&String>| text.map_or(Value::Null, |text| text.as_str().into());
         let params = [
+            self.clock().value(),
             Value::Int(nonce),
             text(activity.map(|activity| &activity.instance)),
             activity.map(|activity| activity.execution).into(),
@@ -250,12 +251,14 @@ async fn take_work(conn: &mut Conn<'_>, clock: Value, claim: &WorkClaim, count: 
         for work in decode(WORK_FETCH, &rows, |row| {
             let (id, token) = (row.int_or_null()?, row.int_or_null()?);
             let (attempts, item) = (row.int_or_null()?, row.text_or_null()?);
+            let seen = row.int_or_null()?.zip(row.int_or_null()?);
             (found, sessions) = (row.int()?, row.bool()?);
             let token = id.zip(token).map(|(id, token)| WorkToken { id, token });
             Ok(token.zip(item).map(|(token, item)| Work {
                 token,
                 attempts: attempts.unwrap_or(0),
                 item,
+                seen,
                 took: began.elapsed(),
             }))
         })? {
@@ -278,6 +281,7 @@ pub(crate) fn ended_flush(shared: Arc<Shared>) -> Flush<Ended, bool> {
             let mut fixed = vec![shared.hub.clock.value(), Value::Int(count as i64), Value::Int(token)];
             fixed.push(Value::Int(micros(claim.lease)));
             fixed.extend(bind_filter(&claim.filter));
+            fixed.push(Value::Bool(shared.hub.sessions.load(Ordering::Relaxed)));
             let completions = || ended.iter().map(|ended| ended.completion.as_ref());
             let list = vec![
                 ended.iter().map(|ended| ended.token.id).collect::<Column>(),
@@ -317,7 +321,9 @@ fn read_ended(rows: &[Row], began: Instant) -> Result<(Vec<usize>, Vec<Work>)> {
             None => done.push(usize::try_from(id).unwrap_or(usize::MAX)),
             Some((token, attempts)) => {
                 let token = WorkToken { id, token };
-                next.push(Work { token, attempts, item: row.text()?, took: began.elapsed() });
+                let item = row.text()?;
+                let seen = row.int_or_null()?.zip(row.int_or_null()?);
+                next.push(Work { token, attempts, item, seen, took: began.elapsed() });
             }
         }
         Ok(())

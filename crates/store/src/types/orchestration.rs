@@ -59,6 +59,8 @@ pub struct Turn {
     pub token: TurnToken,
     /// Tells this incarnation of the instance from an earlier one that was deleted.
     pub born: i64,
+    /// How many turns it has had.
+    pub turns: i64,
     /// The current execution.
     pub execution: i64,
     /// The orchestration's name; none before the first acknowledged turn.
@@ -185,8 +187,13 @@ pub struct TurnAck {
 /// What became of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acked {
-    /// Committed now; this is the instance's incarnation.
-    Done(i64),
+    /// Committed now: the instance's incarnation, and how many turns it has had.
+    Done {
+        /// The incarnation.
+        born: i64,
+        /// How many turns.
+        turns: i64,
+    },
     /// Committed before: this is a repeat.
     Already,
     /// The lease is not yours, and nothing was changed.
@@ -244,6 +251,8 @@ pub struct Work {
     pub attempts: i64,
     /// What is to be done.
     pub item: String,
+    /// The incarnation of its instance, and how many turns that had had when the activity was leased.
+    pub seen: Option<(i64, i64)>,
     /// How long the look that found it took.
     pub took: Duration,
 }
@@ -360,4 +369,38 @@ pub struct Prune {
     pub completed_before: Option<Micros>,
     /// All but so many of the latest.
     pub keep: Option<i64>,
+}
+
+/// How far a copy, or its verification, has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyProgress {
+    /// Instances that are done, those of earlier runs included.
+    pub instances_done: u64,
+    /// Instances of the source.
+    pub instances_total: u64,
+    /// Their events.
+    pub events_done: u64,
+    /// Events of the source.
+    pub events_total: u64,
+}
+
+/// What a copy has brought over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyReport {
+    /// Instances, those included that were never started.
+    pub instances: u64,
+    /// Executions.
+    pub executions: u64,
+    /// Events.
+    pub events: u64,
+    /// Messages that wait for instances.
+    pub messages: u64,
+    /// Activities that wait for workers.
+    pub activities: u64,
+    /// Values of instances, those included that the running execution removed.
+    pub values: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Instances that were there from an earlier run.
+    pub skipped: u64,
 }

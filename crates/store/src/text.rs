@@ -1,8 +1,9 @@
 //! Texts of users, which may hold a NUL character: PostgreSQL cannot store one in a text.
 //!
-//! Instance ids, names, outputs, custom statuses, keys and values go through here; items and events do not need it, because
-//! JSON escapes the NUL itself. What has no such character, which is nearly everything, is stored as it is, so that people
-//! can read it with psql.
+//! The kernel stores what it is given; whoever takes texts from users, or copies them from elsewhere, writes them like
+//! this. Instance ids, names, outputs, custom statuses, keys and values go through here; items and events do not need it,
+//! because JSON escapes the NUL itself. What has no such character, which is nearly everything, is stored as it is, so
+//! that people can read it with psql.
 
 use std::borrow::Cow;
 
@@ -10,7 +11,13 @@ use std::borrow::Cow;
 const ESCAPE: char = '\u{1}';
 
 /// As it is stored.
-pub(crate) fn stored(text: &str) -> Cow<'_, str> {
+///
+/// ```
+/// use tenure_store::text::stored;
+/// assert_eq!(stored("order-7"), "order-7");
+/// assert_eq!(stored("a\0b"), "a\u{1}0b");
+/// ```
+pub fn stored(text: &str) -> Cow<'_, str> {
     if !text.contains(['\0', ESCAPE]) {
         return Cow::Borrowed(text);
     }
@@ -26,7 +33,12 @@ pub(crate) fn stored(text: &str) -> Cow<'_, str> {
 }
 
 /// As its user wrote it.
-pub(crate) fn original(text: String) -> String {
+///
+/// ```
+/// use tenure_store::text::{original, stored};
+/// assert_eq!(original(stored("a\0b\u{1}").into_owned()), "a\0b\u{1}");
+/// ```
+pub fn original(text: String) -> String {
     if !text.contains(ESCAPE) {
         return text;
     }

@@ -1,0 +1,3 @@
+-- The columns of a table; none when there is no such table.
+select name
+from pragma_table_info(?1)

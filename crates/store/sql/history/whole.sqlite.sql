@@ -1,0 +1,4 @@
+-- Once for every instance.
+select instance, execution, id, data
+from tenure.history
+where instance = $1

@@ -1,0 +1,3 @@
+select id, born
+from tenure.instance
+where id = any ($1::text[])

@@ -1,0 +1,4 @@
+-- Once for every instance.
+select id, born
+from tenure.instance
+where id = $1

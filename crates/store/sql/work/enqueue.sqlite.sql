@@ -1,0 +1,8 @@
+-- No writable CTEs: the row first, then the activity.
+insert into tenure.instance (id, born, execution, custom_version, turns, token, leased_until, acked, created_at, updated_at)
+select $3, abs(random() / 2), 1, 0, 0, 0, 0, 0, {now}, {now}
+where $3 is not null
+on conflict (id) do nothing;
+insert into tenure.work (due_at, leased_until, token, attempts, nonce, instance, execution, activity, session, tag, item)
+select 0, 0, 0, 0, $2, $3, $4, $5, $6, $7, $8
+where not exists (select 1 from tenure.work w where w.instance = $3 and w.nonce = $2)
