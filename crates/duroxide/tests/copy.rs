@@ -31,7 +31,8 @@ const SCHEMA: &str = "
     create table executions (
         instance_id text not null, execution_id integer not null, status text not null default 'Running', output text,
         duroxide_version_major integer, duroxide_version_minor integer, duroxide_version_patch integer,
-        started_at timestamp default current_timestamp, completed_at timestamp, primary key (instance_id, execution_id));
+        started_at timestamp default current_timestamp, completed_at timestamp,
+        primary key (instance_id, execution_id));
     create table history (
         instance_id text not null, execution_id integer not null, event_id integer not null, event_type text not null,
         event_data text not null, created_at timestamp default current_timestamp,
@@ -95,8 +96,8 @@ impl Source {
         self.db.execute(text, params![id, execution, parent]).unwrap();
     }
 
-    /// An execution with its history, stamped by version 0.1.`patch`.
-    fn execution(&mut self, id: &str, execution: u64, status: &str, output: Option<&str>, patch: Option<i64>) {
+    /// An execution, pinned to version 0.1.`patch`.
+    fn execution(&self, id: &str, execution: u64, status: &str, output: Option<&str>, patch: Option<i64>) {
         let text = "insert into executions (instance_id, execution_id, status, output, duroxide_version_major,
             duroxide_version_minor, duroxide_version_patch, started_at, completed_at)
             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1704164645123, ?8)";

@@ -130,9 +130,10 @@ impl Store {
         let here: HashMap<String, i64> = act.await?.into_iter().collect();
         let mut missing = Vec::with_capacity(batch.len());
         for Listed { id, .. } in batch {
-            match here.get(stored(&id).as_ref()) {
+            let born = here.get(&*stored(&id)).copied();
+            match born {
                 None => missing.push(id),
-                Some(born) if *born == mark(&id) => {}
+                Some(born) if born == mark(&id) => {}
                 Some(_) => {
                     let message = format!("the target already has an instance '{id}': copy into an empty schema");
                     return Err(Error::new(Kind::AlreadyExists, message));
