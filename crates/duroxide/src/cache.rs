@@ -40,7 +40,7 @@ struct Entry {
 
 impl Entry {
     fn last(&self) -> i64 {
-        self.events.last().map_or(0, |event| id_of(event))
+        self.events.last().map_or(0, id_of)
     }
 
     fn known(&self, instance: &str) -> Known {

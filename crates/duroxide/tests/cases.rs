@@ -98,7 +98,7 @@ async fn echo(provider: Arc<dyn Provider>) -> Arc<Runtime> {
 async fn completes(client: &Client, instance: &str, expected: &str) {
     match client.wait_for_orchestration(instance, Duration::from_secs(30)).await.unwrap() {
         OrchestrationStatus::Completed { output, .. } => {
-            assert!(output == expected, "{instance} returned another text")
+            assert!(output == expected, "{instance} returned another text");
         }
         other => panic!("{instance}: {other:?}"),
     }

@@ -34,6 +34,50 @@ CREATE TABLE tenure_event (
     data       blob not null,
     primary key (stream, execution, id)
 )
+CREATE TABLE tenure_execution (
+    instance     text not null,
+    id           integer not null,
+    status       text not null,
+    output       text,
+    pinned       integer,
+    events       integer not null,
+    started_at   integer not null,
+    completed_at integer,
+    primary key (instance, id)
+)
+CREATE TABLE tenure_history (
+    instance  text not null,
+    execution integer not null,
+    id        integer not null,
+    data      text not null,
+    primary key (instance, execution, id)
+)
+CREATE TABLE tenure_inbox (
+    id         integer primary key autoincrement,
+    instance   text not null,
+    visible_at integer not null,
+    attempts   integer not null,
+    token      integer not null,
+    nonce      integer,
+    item       text not null
+)
+CREATE TABLE tenure_instance (
+    id             text not null primary key,
+    born           integer not null,
+    name           text,
+    version        text,
+    parent         text,
+    execution      integer not null,
+    pinned         integer,
+    custom_status  text,
+    custom_version integer not null,
+    turns          integer not null,
+    token          integer not null,
+    leased_until   integer not null,
+    acked          integer not null,
+    created_at     integer not null,
+    updated_at     integer not null
+)
 CREATE TABLE tenure_key_lease (
     lane         integer not null,
     key          text not null,
@@ -41,6 +85,16 @@ CREATE TABLE tenure_key_lease (
     worker       integer,
     leased_until integer not null,
     primary key (lane, key)
+)
+CREATE TABLE tenure_kv (
+    instance   text not null,
+    key        text not null,
+    value      text,
+    updated_at integer not null,
+    drafted    integer not null,
+    draft      text,
+    draft_at   integer not null,
+    primary key (instance, key)
 )
 CREATE TABLE tenure_lane (
     id             integer primary key autoincrement,
@@ -120,6 +174,26 @@ CREATE TABLE tenure_scheduled (
     producer     integer,
     payload      blob not null
 )
+CREATE TABLE tenure_session (
+    id           text not null primary key,
+    owner        text not null,
+    leased_until integer not null,
+    active_at    integer not null
+)
+CREATE TABLE tenure_work (
+    id           integer primary key autoincrement,
+    due_at       integer not null,
+    leased_until integer not null,
+    token        integer not null,
+    attempts     integer not null,
+    nonce        integer,
+    instance     text,
+    execution    integer,
+    activity     integer,
+    session      text,
+    tag          text,
+    item         text not null
+)
 CREATE TABLE tenure_worker (
     id           integer primary key autoincrement,
     name         text not null,
@@ -133,6 +207,11 @@ CREATE INDEX tenure_archive_dead on tenure_archive (queue, id) where outcome <> 
 CREATE INDEX tenure_archive_finished on tenure_archive (queue, finished_at, id)
 CREATE INDEX tenure_archive_position on tenure_archive (position) where position <> id
 CREATE INDEX tenure_dedupe_until on tenure_dedupe (until)
+CREATE INDEX tenure_inbox_instance on tenure_inbox (instance, visible_at, id)
+CREATE INDEX tenure_inbox_nonce on tenure_inbox (nonce) where nonce is not null
+CREATE INDEX tenure_inbox_visible on tenure_inbox (visible_at, id)
+CREATE INDEX tenure_instance_parent on tenure_instance (parent) where parent is not null
+CREATE INDEX tenure_instance_token on tenure_instance (token) where token <> 0
 CREATE INDEX tenure_message_key on tenure_message (lane, key, id) where key is not null
 CREATE INDEX tenure_message_lane on tenure_message (lane)
 CREATE INDEX tenure_message_origin on tenure_message (origin_id) where origin_id is not null
@@ -142,5 +221,10 @@ CREATE INDEX tenure_scheduled_due on tenure_scheduled (lane, due_at, id)
 CREATE INDEX tenure_scheduled_lane on tenure_scheduled (lane, id)
 CREATE INDEX tenure_scheduled_origin on tenure_scheduled (origin_id) where origin_id is not null
 CREATE INDEX tenure_scheduled_place on tenure_scheduled (lane, id) where keep_place
+CREATE INDEX tenure_session_owner on tenure_session (owner)
+CREATE INDEX tenure_work_due on tenure_work (due_at, id)
+CREATE INDEX tenure_work_instance on tenure_work (instance)
+CREATE INDEX tenure_work_session on tenure_work (session) where session is not null
+CREATE INDEX tenure_work_token on tenure_work (token) where token <> 0
 CREATE UNIQUE INDEX tenure_worker_name on tenure_worker (name) where status <> 'stopped'
 CREATE INDEX tenure_worker_queue on tenure_worker (queue)

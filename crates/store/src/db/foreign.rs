@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use super::sqlite::values;
 use crate::error::{Error, Kind, Result};
 use crate::value::{Row, Value};
 
@@ -78,25 +77,10 @@ impl Opened {
         let mut answer = statement.query(rusqlite::params_from_iter(params)).map_err(failed)?;
         let mut rows = Vec::new();
         while let Some(row) = answer.next().map_err(failed)? {
-            let values = (0..width).map(|at| value(row.get_ref(at).map_err(failed)?)).collect::<Result<_>>()?;
-            rows.push(Row::Values(values));
+            rows.push(values(row, width)?);
         }
         Ok(rows)
     }
-}
-
-fn value(value: ValueRef<'_>) -> Result<Value> {
-    let corrupt = |message: String| Error::new(Kind::Corrupt, message);
-    Ok(match value {
-        ValueRef::Null => Value::Null,
-        ValueRef::Integer(value) => Value::Int(value),
-        ValueRef::Text(text) => match std::str::from_utf8(text) {
-            Ok(text) => Value::Text(text.to_owned()),
-            Err(error) => return Err(corrupt("a text in the file is not UTF-8".to_owned()).with_source(error)),
-        },
-        ValueRef::Blob(bytes) => Value::Bytes(Bytes::copy_from_slice(bytes)),
-        ValueRef::Real(number) => return Err(corrupt(format!("an integer was expected in the file, not {number}"))),
-    })
 }
 
 fn refused(path: &Path, error: rusqlite::Error) -> Error {

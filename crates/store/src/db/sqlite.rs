@@ -394,7 +394,8 @@ fn collect(statement: &mut rusqlite::Statement<'_>, params: impl rusqlite::Param
     Ok(())
 }
 
-fn values(row: &rusqlite::Row<'_>, width: usize) -> Result<Row> {
+/// The fields of a row; a text that is not UTF-8 and a number that is not whole are errors.
+pub(super) fn values(row: &rusqlite::Row<'_>, width: usize) -> Result<Row> {
     let read = |at| {
         Ok(match row.get_ref(at).map_err(error_of)? {
             ValueRef::Null => Value::Null,

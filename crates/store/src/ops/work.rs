@@ -80,10 +80,10 @@ impl Store {
             tokio::spawn(async move {
                 let looked = looks.call(vec![look], 0).await.map(|mut work| work.pop().flatten());
                 if let Err(Ok(Some(work))) = reply.send(looked) {
-                    shared.give_work_back(work);
+                    shared.give_work_back(work.token);
                 }
             });
-            let back = |work: Option<Work>| work.into_iter().for_each(|work| self.shared().give_work_back(work));
+            let back = |work: Option<Work>| work.into_iter().for_each(|work| self.shared().give_work_back(work.token));
             Receipt::new(answer, back).wait().await
         };
         let next = || self.shared().next(WORK_NEXT);
@@ -187,15 +187,15 @@ impl Shared {
         tokio::spawn(async move {
             tokio::time::sleep(KEPT).await;
             for work in shared.stock.stale(KEPT) {
-                shared.give_work_back(work);
+                shared.give_work_back(work.token);
             }
         });
     }
 
-    fn give_work_back(self: &Arc<Self>, work: Work) {
+    fn give_work_back(self: &Arc<Self>, token: WorkToken) {
         let shared = self.clone();
         tokio::spawn(async move {
-            if let Err(error) = shared.abandon_work(work.token, None, true).await {
+            if let Err(error) = shared.abandon_work(token, None, true).await {
                 tracing::debug!(%error, "an activity was not given back: its lease will run out");
             }
         });
