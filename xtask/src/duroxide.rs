@@ -43,18 +43,9 @@ const SQLITE: [&str; 3] = ["C", "D", "S"];
 
 /// Runs the scenarios that are named, or all.
 pub(crate) fn bench(only: &[String], rounds: usize, seconds: u64) -> Result<()> {
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    Cargo::new(&["build", "--release", "--package", "tenure-bench-duroxide"]).run()?;
-    let rivals = root.join("bench/duroxide/rivals");
-    let manifest = rivals.join("Cargo.toml");
+    let bench = Bench::build(rounds, seconds)?;
+    let manifest = root().join("bench/duroxide/rivals/Cargo.toml");
     Cargo::new(&["build", "--release", "--manifest-path"]).args(&[&manifest]).run()?;
-    let bench = Bench {
-        cluster: Cluster::start(Durability::Full)?,
-        ours: root.join("target/release/tenure-bench-duroxide"),
-        rivals: rivals.join("target/release/rivals"),
-        seconds,
-        rounds,
-    };
     let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
     let mut missed = 0;
     for scenario in POSTGRES.iter().filter(|scenario| wanted(scenario.name)) {
@@ -74,6 +65,26 @@ pub(crate) fn bench(only: &[String], rounds: usize, seconds: u64) -> Result<()> 
     if missed == 0 { Ok(()) } else { Err(format!("{missed} floors were missed").into()) }
 }
 
+/// Runs duroxide's stress tests on our provider alone, on both backends.
+pub(crate) fn stress(seconds: u64) -> Result<()> {
+    let bench = Bench::build(1, seconds)?;
+    let mut missed = 0;
+    for Scenario { name, .. } in &POSTGRES {
+        let database = format!("stress_{}", name.to_lowercase());
+        let on_postgres = bench.once(&bench.ours, &["tenure", name], &database)?;
+        let on_sqlite = bench.in_file(&bench.ours, &["tenure", name])?;
+        for (backend, figures) in [("postgres", on_postgres), ("sqlite", on_sqlite)] {
+            let text = format!("{name:5} {backend:8} {:7.1} orch/s {:6.2} %", figures.rate, figures.success);
+            missed += verdict(&text, figures.success >= 100.0);
+        }
+    }
+    if missed == 0 { Ok(()) } else { Err(format!("{missed} runs were not wholly successful").into()) }
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
 /// Prints a line; 1 if it tells of a missed floor.
 fn verdict(text: &str, holds: bool) -> usize {
     println!("{} {text}", if holds { "ok  " } else { "MISS" });
@@ -89,6 +100,18 @@ struct Bench {
 }
 
 impl Bench {
+    /// Builds our program and starts a server.
+    fn build(rounds: usize, seconds: u64) -> Result<Self> {
+        Cargo::new(&["build", "--release", "--package", "tenure-bench-duroxide"]).run()?;
+        Ok(Bench {
+            cluster: Cluster::start(Durability::Full)?,
+            ours: root().join("target/release/tenure-bench-duroxide"),
+            rivals: root().join("bench/duroxide/rivals/target/release/rivals"),
+            seconds,
+            rounds,
+        })
+    }
+
     fn postgres(&self, scenario: &Scenario) -> Result<usize> {
         let name = scenario.name;
         let mut arms = vec![(&self.rivals, "pg"), (&self.rivals, "pg-opt"), (&self.ours, "tenure")];
@@ -131,14 +154,9 @@ impl Bench {
 
     fn sqlite(&self, name: &str) -> Result<usize> {
         let mut runs: BTreeMap<&str, Vec<Figures>> = BTreeMap::new();
-        for round in 0..self.rounds {
+        for _ in 0..self.rounds {
             for (program, which) in [(&self.rivals, "sqlite"), (&self.ours, "tenure")] {
-                let folder = std::env::temp_dir().join(format!("tenure-bench-{}-{which}-{round}", std::process::id()));
-                std::fs::create_dir_all(&folder)?;
-                let dsn = format!("sqlite:{}", folder.join("d.db").display());
-                let figures = self.figures(program, &[which, name], &dsn);
-                std::fs::remove_dir_all(&folder)?;
-                runs.entry(which).or_default().push(figures?);
+                runs.entry(which).or_default().push(self.in_file(program, &[which, name])?);
             }
         }
         let (ours, theirs) = (median(&runs["tenure"]), median(&runs["sqlite"]));
@@ -146,6 +164,15 @@ impl Bench {
         let ratio = ours.rate / theirs.rate;
         let missed = verdict(&format!("sqlite-{name}: success {:.2} %", ours.success), ours.success >= 100.0);
         Ok(missed + verdict(&format!("sqlite-{name}: {ratio:.2} x duroxide's own (floor 2)"), ratio >= 2.0))
+    }
+
+    /// One run on a fresh SQLite file.
+    fn in_file(&self, program: &PathBuf, args: &[&str]) -> Result<Figures> {
+        let folder = std::env::temp_dir().join(format!("tenure-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        let figures = self.figures(program, args, &format!("sqlite:{}", folder.join("d.db").display()));
+        std::fs::remove_dir_all(&folder)?;
+        figures
     }
 
     /// One run on a fresh database of its own.
@@ -170,6 +197,9 @@ impl Bench {
 
     /// Queries a second of an idle runtime: every statement of ours is a transaction of its own.
     fn idle(&self) -> Result<f64> {
+        // Its transactions would be counted too: 20 or more after the tables have been made.
+        self.cluster.ask("alter system set autovacuum = off")?;
+        self.cluster.ask("select pg_reload_conf()")?;
         let dsn = self.cluster.create_database("idle")?;
         let seconds = 20;
         let mut program = Command::new(&self.ours);

@@ -52,6 +52,12 @@ enum Command {
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
+    /// duroxide's own stress and large-payload tests on our provider, on PostgreSQL and SQLite: all must succeed.
+    StressDuroxide {
+        /// How long each run starts orchestrations.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+    },
     /// Writes the golden dumps of the schema anew.
     Schema,
     /// Keeps a throw-away PostgreSQL running until Enter is pressed, and prints its DSN.
@@ -89,6 +95,7 @@ fn run(command: Command) -> Result<()> {
                 .run()
         }
         Command::BenchDuroxide { only, rounds, seconds } => duroxide::bench(&only, rounds, seconds),
+        Command::StressDuroxide { seconds } => duroxide::stress(seconds),
         Command::Schema => {
             let cluster = Cluster::start(Durability::None)?;
             Cargo::test(&["--package", "tenure-store", "--all-features", "--test", "schema"], &[])

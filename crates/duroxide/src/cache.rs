@@ -107,7 +107,12 @@ impl Cache {
         part: Option<Part>,
         new: &[HistoryEvent],
     ) -> Result<Vec<Event>, String> {
-        let part = part.filter(|part| part.known.born == born && part.known.execution == execution);
+        // What is kept must still be there: after a fail-over the database may have forgotten it, and then sends everything.
+        let is_there = |last: i64| {
+            new.first().is_none_or(|first| first.id > last) || new.binary_search_by_key(&last, |event| event.id).is_ok()
+        };
+        let part = part
+            .filter(|part| (part.known.born, part.known.execution) == (born, execution) && is_there(part.known.last));
         let last = part.as_ref().map_or(0, |part| part.known.last);
         // An embedded database sends everything: what is known is not parsed again.
         let new = &new[new.partition_point(|event| event.id <= last)..];
@@ -196,7 +201,9 @@ mod tests {
         assert!(cache.after_turn("i", (7, 2)).is_none());
         assert_eq!(cache.complete("i", (7, 1, None), cache.part("i"), &[]), Ok(events.clone()));
         // Everything again, as an embedded database sends it.
-        assert_eq!(cache.complete("i", (7, 1, None), cache.part("i"), &rows(&events)), Ok(events));
+        assert_eq!(cache.complete("i", (7, 1, None), cache.part("i"), &rows(&events)), Ok(events.clone()));
+        // Less than before: the rest was lost.
+        assert_eq!(cache.complete("i", (7, 1, None), cache.part("i"), &rows(&events[..2])), Ok(events[..2].to_vec()));
     }
 
     #[test]

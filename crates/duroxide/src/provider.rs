@@ -42,7 +42,7 @@ pub struct TenureProvider {
     pub(crate) cache: Cache,
     pub(crate) turns: Held,
     activities: Held,
-    told: Told,
+    pub(crate) told: Told,
 }
 
 /// [`TenureProvider`] under the name that programs for PostgreSQL know.
@@ -105,7 +105,7 @@ impl TenureProvider {
             Ok(item) => {
                 if let (WorkItem::ActivityExecute { instance, .. }, Some(seen)) = (&item, work.seen) {
                     let id = stored(instance);
-                    self.told.put(&id, self.cache.after_turn(&id, seen), began);
+                    self.told.history(&id, self.cache.after_turn(&id, seen), began);
                 }
                 self.activities.take(work.token.token, began, lease, 0);
                 let attempts = u32::try_from(work.attempts).unwrap_or(u32::MAX);
@@ -194,13 +194,14 @@ impl Provider for TenureProvider {
 
     async fn read(&self, instance: &str) -> Result<Vec<Event>, ProviderError> {
         let id = stored(instance);
-        if let Some(events) = self.told.take(&id) {
+        if let Some(events) = self.told.take_history(&id) {
             return Ok(Vec::clone(&events));
         }
         let history = || async {
-            let part = self.cache.part(&id);
+            let (part, began) = (self.cache.part(&id), Instant::now());
             let history = self.store.history_read(&id, None, part.as_ref().map(|part| &part.known)).await?;
             let Some(history) = history else { return Ok(Vec::new()) };
+            self.told.status(&id, history.status, began);
             let which = (history.born, history.execution, None);
             self.cache.complete(&id, which, part, &history.events).map_err(|error| unreadable(instance, &error))
         };
@@ -368,8 +369,13 @@ impl Provider for TenureProvider {
         last_seen_version: u64,
     ) -> Result<Option<(Option<String>, u64)>, ProviderError> {
         let (id, seen) = (stored(instance), convert::int(last_seen_version));
-        let status = || async { self.store.instance_status(&id, seen).await };
-        let status = self.patiently("status", instance, status).await?;
+        let status = match self.told.take_status(&id) {
+            Some(told) => told.filter(|(_, version)| *version > seen),
+            None => {
+                let status = || async { self.store.instance_status(&id, seen).await };
+                self.patiently("status", instance, status).await?
+            }
+        };
         Ok(status.map(|(status, version)| (status.map(original), convert::unsigned(version))))
     }
 

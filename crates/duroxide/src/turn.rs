@@ -1,12 +1,11 @@
 //! Turns: what a fetch makes of the kernel's answer, and how an acknowledgement outlives an outage.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use duroxide::providers::{DispatcherCapabilityFilter, KvEntry, OrchestrationItem, WorkItem};
 use duroxide::{Event, EventKind};
 use tenure_store::text::original;
-use tenure_store::{Acked, Error, Kind, Known, Result, Turn, TurnAck, TurnClaim, TurnToken};
+use tenure_store::{Acked, Error, KeptValue, Kind, Known, Result, Turn, TurnAck, TurnClaim, TurnToken};
 use tokio::time::Instant;
 
 use crate::cache::id_of;
@@ -69,25 +68,29 @@ impl TenureProvider {
             (Ok(history), None) => (history, None),
             (Err(error), _) | (_, Some(error)) => (Vec::new(), Some(error)),
         };
-        let named = turn.name.clone().map(|name| (name, turn.version.clone().unwrap_or_else(unknown)));
-        let Some((name, version)) = named.or_else(|| started(&history)).or_else(|| starting(&messages)) else {
-            if error.is_none() {
+        let version = |version: Option<String>| version.map_or_else(unknown, original);
+        let named = turn.name.clone().map(|name| (original(name), version(turn.version.clone())));
+        let named = match named.or_else(|| started(&history)).or_else(|| starting(&messages)) {
+            Some(named) => named,
+            None if error.is_some() => (unknown(), unknown()),
+            None => {
                 self.put_aside(&turn, &messages, attempts).await?;
                 return Ok(None);
             }
-            return Ok(Some(self.hand_over(
-                turn,
-                began,
-                lease,
-                instance,
-                (unknown(), unknown()),
-                messages,
-                history,
-                error,
-            )));
         };
-        let named = (original(name), original(version));
-        Ok(Some(self.hand_over(turn, began, lease, instance, named, messages, history, error)))
+        self.turns.take(turn.token.token, began, lease, history.last().map_or(0, id_of));
+        let token = token::of_turn(&turn.token);
+        let item = OrchestrationItem {
+            instance,
+            orchestration_name: named.0,
+            execution_id: unsigned(turn.execution),
+            version: named.1,
+            history,
+            messages,
+            history_error: error,
+            kv_snapshot: turn.values.into_iter().map(value).collect(),
+        };
+        Ok(Some((item, token, u32::try_from(attempts).unwrap_or(u32::MAX))))
     }
 
     /// The history of a turn, of which the database may have left out what was kept here when it was asked.
@@ -104,37 +107,6 @@ impl TenureProvider {
         let history = self.store.history_read(id, Some(turn.execution), None).await?;
         let events = history.map_or_else(Vec::new, |history| history.events);
         Ok(self.cache.complete(id, which, None, &events))
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "the fields of duroxide's item")]
-    fn hand_over(
-        &self,
-        turn: Turn,
-        began: Instant,
-        lease: Duration,
-        instance: String,
-        (orchestration_name, version): (String, String),
-        messages: Vec<WorkItem>,
-        history: Vec<Event>,
-        history_error: Option<String>,
-    ) -> (OrchestrationItem, String, u32) {
-        self.turns.take(turn.token.token, began, lease, history.last().map_or(0, id_of));
-        let attempts = turn.messages.iter().map(|message| message.attempts).max().unwrap_or(0);
-        let value = |kept: tenure_store::KeptValue| {
-            let entry = KvEntry { value: original(kept.value), last_updated_at_ms: unsigned(kept.updated_at) };
-            (original(kept.key), entry)
-        };
-        let item = OrchestrationItem {
-            instance,
-            orchestration_name,
-            execution_id: unsigned(turn.execution),
-            version,
-            history,
-            messages,
-            history_error,
-            kv_snapshot: turn.values.into_iter().map(value).collect::<HashMap<_, _>>(),
-        };
-        (item, token::of_turn(&turn.token), u32::try_from(attempts).unwrap_or(u32::MAX))
     }
 
     /// Messages for an instance that was never started. Events for its queues are dropped, as duroxide wants it; others may
@@ -163,7 +135,9 @@ impl TenureProvider {
         let size = ack.events.iter().map(|event| event.data.len()).sum();
         let execution = ack.execution;
         let acknowledge = || async { self.store.turn_ack(token, ack.clone()).await };
-        match repeat("ack", self.turns.until(token.token), acknowledge).await {
+        let acked = repeat("ack", self.turns.until(token.token), acknowledge).await;
+        self.told.forget(&token.instance);
+        match acked {
             Ok((Acked::Done { born, turns }, _)) => {
                 if let Some(last) = self.turns.last(token.token) {
                     self.cache.append(&token.instance, (born, execution, turns), last, delta, size);
@@ -192,6 +166,12 @@ impl TenureProvider {
 
 fn gone(message: &str) -> Error {
     Error::new(Kind::InvalidState, format!("Invalid lock token: {message}"))
+}
+
+/// A value in duroxide's words.
+fn value(kept: KeptValue) -> (String, KvEntry) {
+    let entry = KvEntry { value: original(kept.value), last_updated_at_ms: unsigned(kept.updated_at) };
+    (original(kept.key), entry)
 }
 
 fn unknown() -> String {

@@ -244,6 +244,21 @@ cases! { $
         verify_is_content_with_a_fresh_store
         using_a_store_before_install_says_so
         a_newer_breaking_schema_is_refused;
+    turn:
+        a_turn_has_one_holder_and_is_committed_whole
+        a_turn_whose_lease_ran_out_is_lost_and_comes_again
+        a_repeated_acknowledgement_finds_its_own_commit
+        an_event_that_is_there_undoes_the_whole_turn
+        what_comes_during_a_turn_waits_for_the_next
+        a_timer_is_seen_when_it_is_due
+        only_what_follows_the_known_part_of_a_history_is_read
+        a_value_is_a_draft_until_its_execution_ends
+        an_activity_ends_once_and_tells_its_instance
+        an_activity_whose_lease_ran_out_comes_again
+        the_next_activity_comes_with_the_end_of_the_last
+        cancelled_activities_are_gone_and_their_holders_learn_it
+        a_session_stays_with_its_owner_while_its_lease_lasts
+        deleting_an_instance_takes_everything_and_stops_its_turn;
     random:
         random_operations_agree_with_the_model;
 }

@@ -24,8 +24,8 @@ pub(crate) struct Question {
     seen: i64,
 }
 
-/// The history, and the custom status if there is a newer one.
-pub(crate) type Told = Option<(History, Option<(Option<String>, i64)>)>;
+/// The history, with the custom status if there is a newer one.
+pub(crate) type Told = Option<History>;
 
 impl Store {
     /// The history of an execution, or of the latest one; only what follows `known`, where that is still what is asked for.
@@ -37,16 +37,16 @@ impl Store {
         known: Option<&Known>,
     ) -> Result<Option<History>> {
         let instance = instance.to_owned();
-        let question = Question { instance, execution, known: known.cloned(), last: 0, seen: i64::MAX };
+        let question = Question { instance, execution, known: known.cloned(), last: 0, seen: 0 };
         let mut told = self.combiners().questions.call(vec![question], 0).await?;
-        Ok(told.pop().flatten().map(|(history, _)| history))
+        Ok(told.pop().flatten())
     }
 
     /// An instance's custom status and its version, if that is newer than the one last seen.
     pub async fn instance_status(&self, instance: &str, seen: i64) -> Result<Option<(Option<String>, i64)>> {
         let question = Question { instance: instance.to_owned(), execution: None, known: None, last: i64::MAX, seen };
         let mut told = self.combiners().questions.call(vec![question], 0).await?;
-        Ok(told.pop().flatten().and_then(|(_, status)| status))
+        Ok(told.pop().flatten().and_then(|history| history.status))
     }
 
     /// Appends events to an execution, for tests and repairs. One that is already there is an error, and then nothing is
@@ -130,17 +130,17 @@ fn tell(rows: &[Row], count: usize) -> Result<Vec<Told>> {
         let (execution, version, newer) = (row.int_or_null()?, row.int_or_null()?, row.bool_or_null()?);
         let Some(told) = usize::try_from(n).ok().and_then(|n| told.get_mut(n)) else { return Ok(()) };
         if part == EVENT {
-            if let Some((history, _)) = told {
+            if let Some(history) = told {
                 history.events.push(HistoryEvent { id, data: row.text()? });
             }
             return Ok(());
         }
-        let history = History { born: id, execution: execution.unwrap_or(1), events: Vec::new() };
-        let status = row.text_or_null()?;
-        *told = Some((history, version.filter(|_| newer == Some(true)).map(|version| (status, version))));
+        let custom = row.text_or_null()?;
+        let status = version.filter(|_| newer == Some(true)).map(|version| (custom, version));
+        *told = Some(History { born: id, execution: execution.unwrap_or(1), events: Vec::new(), status });
         Ok(())
     })?;
-    for (history, _) in told.iter_mut().flatten() {
+    for history in told.iter_mut().flatten() {
         history.events.sort_unstable_by_key(|event| event.id);
     }
     Ok(told)

@@ -266,6 +266,8 @@ pub struct History {
     pub execution: i64,
     /// Its events in order; where the caller said what it knows, those that follow.
     pub events: Vec<HistoryEvent>,
+    /// The instance's custom status and its version, if there ever was one.
+    pub status: Option<(Option<String>, i64)>,
 }
 
 /// What is known about an instance.
