@@ -1,6 +1,7 @@
 //! Turns, activities, histories, values and sessions of orchestrations.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::Harness;
@@ -12,7 +13,12 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(10);
 
 async fn send(store: &Store, instance: &str, item: &str) {
-    store.turn_enqueue(instance, item.to_owned(), Duration::ZERO, 0).await.unwrap();
+    static NONCE: AtomicI64 = AtomicI64::new(1);
+    let nonce = NONCE.fetch_add(1, Ordering::Relaxed);
+    // Said twice, as after an unknown outcome: the second one changes nothing.
+    for _ in 0..2 {
+        store.turn_enqueue(instance, item.to_owned(), Duration::ZERO, nonce).await.unwrap();
+    }
 }
 
 async fn fetch(store: &Store) -> Option<Turn> {
