@@ -11,6 +11,8 @@ use std::time::Duration;
 use tenure_store::WorkClaim;
 use tokio::time::Instant;
 
+use crate::repeat::after;
+
 /// How long an acknowledgement of a lease that this process knows nothing of is repeated.
 const UNKNOWN: Duration = Duration::from_secs(5);
 /// How long a lease that has run out is remembered.
@@ -44,7 +46,7 @@ impl Held {
             let now = Instant::now();
             leases.retain(|_, lease| now < lease.until + REMEMBERED);
         }
-        leases.insert(token, Lease { until: began + lease, last, claim: None, given_up: false });
+        leases.insert(token, Lease { until: after(began, lease), last, claim: None, given_up: false });
     }
 
     /// Remembers what the worker that holds a lease asked for.
@@ -61,7 +63,7 @@ impl Held {
 
     pub(crate) fn renew(&self, token: i64, began: Instant, lease: Duration) {
         if let Some(held) = self.leases().get_mut(&token) {
-            held.until = began + lease;
+            held.until = after(began, lease);
         }
     }
 

@@ -20,7 +20,7 @@ use crate::config::{MigrationPolicy, ProviderConfig};
 use crate::convert;
 use crate::held::Held;
 use crate::observe::{failed, observe, took};
-use crate::repeat::{PATIENCE, repeat};
+use crate::repeat::{PATIENCE, after, repeat};
 use crate::token;
 use crate::told::Told;
 
@@ -245,7 +245,7 @@ impl Provider for TenureProvider {
         tag_filter: &TagFilter,
     ) -> Result<Option<(WorkItem, String, u32)>, ProviderError> {
         let Some(filter) = convert::filter(tag_filter) else { return Ok(None) };
-        let until = Instant::now() + poll_timeout;
+        let until = after(Instant::now(), poll_timeout);
         let session = session.map(|session| (stored(&session.owner_id).into_owned(), session.lock_timeout));
         let mut claim = WorkClaim { lease: lock_timeout, wait: poll_timeout, session, filter };
         loop {
@@ -311,7 +311,7 @@ impl Provider for TenureProvider {
     ) -> Result<usize, ProviderError> {
         let owners: Vec<String> = owner_ids.iter().map(|owner| stored(owner).into_owned()).collect();
         let renew = || async { self.store.session_renew(owners.clone(), extend_for, idle_timeout).await };
-        let act = async { Ok(repeat("sessions", Instant::now() + extend_for / 2, renew).await?.0) };
+        let act = async { Ok(repeat("sessions", after(Instant::now(), extend_for / 2), renew).await?.0) };
         observe("sessions", "", act).await
     }
 

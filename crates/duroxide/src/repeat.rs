@@ -12,6 +12,12 @@ const MOST: Duration = Duration::from_millis(500);
 /// How long calls are repeated that hold no lease: as long as a restart or a fail-over usually takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The end of a wait or of a lease, which may be longer than the clock can count.
+pub(crate) fn after(from: Instant, wait: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+    from + wait.min(YEAR)
+}
+
 /// Runs an act until it succeeds, is refused for good, or the time is up; at least once. Also tells whether an earlier try
 /// may have been committed although its answer was lost.
 pub(crate) async fn repeat<T, F: Future<Output = Result<T>> + Send>(

@@ -12,7 +12,7 @@ use crate::cache::id_of;
 use crate::convert::{packed, unsigned};
 use crate::observe::took;
 use crate::provider::TenureProvider;
-use crate::repeat::repeat;
+use crate::repeat::{after, repeat};
 use crate::token;
 
 /// How often messages for an instance that was never started are looked at before they are dropped: twelve minutes.
@@ -38,7 +38,7 @@ impl TenureProvider {
                 Some(range) => Some((packed(&range.min), packed(&range.max))),
             },
         };
-        let until = Instant::now() + wait;
+        let until = after(Instant::now(), wait);
         loop {
             let wait = until.saturating_duration_since(Instant::now());
             let claim = TurnClaim { lease, wait, pinned };

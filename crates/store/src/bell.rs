@@ -175,8 +175,15 @@ impl<K: Clone + PartialEq> Bell<K> {
                 self.plan(&next().await?);
                 continue;
             }
-            let mut state = self.state();
-            (state.looked, state.next) = (Instant::now(), None);
+            let due = {
+                let mut state = self.state();
+                state.looked = Instant::now();
+                state.next.take_if(|next| *next <= Instant::now())
+            };
+            if due.is_some() {
+                // What is due may be for somebody else: another version, another tag, the owner of a session.
+                self.ring_all(|_| true);
+            }
             return Ok(());
         }
     }

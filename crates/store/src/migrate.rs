@@ -168,6 +168,11 @@ const ORPHANS: &[(&str, &str, &str)] = &[
         "not exists (select 1 from tenure.queue q where q.id = x.queue)",
     ),
     (
+        "inbox belong to no instance: it was deleted while they were sent; delete them",
+        "inbox",
+        "not exists (select 1 from tenure.instance i where i.id = x.instance)",
+    ),
+    (
         "queue have another number of lanes than partitions: restore them from a backup",
         "queue",
         "x.partitions <> (select count(*) from tenure.lane l where l.queue = x.id)",

@@ -35,6 +35,9 @@ const POLL_DEAF: Duration = Duration::from_millis(200);
 /// PostgreSQL takes less than 8000 bytes.
 const PAYLOAD_MAX: usize = 7500;
 
+/// From how many held turns on those that were never ended are looked for.
+const MANY_TURNS: usize = 1024;
+
 /// Topics other than lanes, which have positive numbers: turns, activities, activities of sessions.
 const TURNS: i64 = -1;
 const WORK: i64 = -2;
@@ -236,8 +239,13 @@ impl Hub {
 
     /// This process holds an instance.
     pub(crate) fn turn_begins(&self, instance: &str, lease: Duration) {
-        let until = Instant::now() + lease;
-        self.held_turns().insert(instance.to_owned(), HeldTurn { until, more: false });
+        let now = Instant::now();
+        let mut held = self.held_turns();
+        if held.len() >= MANY_TURNS {
+            // Turns that were never ended: their leases have run out.
+            held.retain(|_, turn| turn.until > now);
+        }
+        held.insert(instance.to_owned(), HeldTurn { until: now + lease, more: false });
     }
 
     /// It does so no longer; `more` messages wait for it, or came meanwhile.
