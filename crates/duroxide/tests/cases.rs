@@ -138,7 +138,7 @@ async fn a_payload_of_five_megabytes_survives(factory: Factory) {
     runtime.shutdown(None).await;
 }
 
-/// The median of what a fetch and an abandon take.
+/// The median of what a fetch takes, of a turn and of an activity.
 async fn median_fetch(provider: &Arc<dyn Provider>) -> (Duration, Duration) {
     let (mut turns, mut work) = (Vec::new(), Vec::new());
     for _ in 0..101 {
@@ -156,23 +156,25 @@ async fn median_fetch(provider: &Arc<dyn Provider>) -> (Duration, Duration) {
     (turns[50], work[50])
 }
 
+/// The best of four medians: a machine that is busy with other tests is not what is measured.
+async fn best_fetch(provider: &Arc<dyn Provider>) -> (Duration, Duration) {
+    let mut best = median_fetch(provider).await;
+    for _ in 0..3 {
+        let again = median_fetch(provider).await;
+        best = (best.0.min(again.0), best.1.min(again.1));
+    }
+    best
+}
+
 async fn a_hundred_thousand_delayed_rows_do_not_slow_a_fetch(factory: Factory) {
     let provider = factory.create_provider().await;
     provider.enqueue_for_orchestrator(start_item("now"), None).await.unwrap();
     provider.enqueue_for_worker(activity("now", 1)).await.unwrap();
-    median_fetch(&provider).await;
-    let before = median_fetch(&provider).await;
+    let before = best_fetch(&provider).await;
     factory.delay_rows(100_000).await;
-    median_fetch(&provider).await;
-    // The better of three looks: a machine that is busy with other tests is not what is measured.
-    let mut after = median_fetch(&provider).await;
-    for _ in 0..2 {
-        let again = median_fetch(&provider).await;
-        after = (after.0.min(again.0), after.1.min(again.1));
-    }
-    let slow = Duration::from_micros(200);
-    assert!(after.0 <= before.0.mul_f64(1.5) + slow, "a turn: {before:?} before, {after:?} after");
-    assert!(after.1 <= before.1.mul_f64(1.5) + slow, "an activity: {before:?} before, {after:?} after");
+    let after = best_fetch(&provider).await;
+    assert!(after.0 <= before.0.mul_f64(1.5), "a turn: {before:?} before, {after:?} after");
+    assert!(after.1 <= before.1.mul_f64(1.5), "an activity: {before:?} before, {after:?} after");
 }
 
 /// Asserts that something came after `due`, and soon.

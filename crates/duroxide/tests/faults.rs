@@ -111,19 +111,24 @@ async fn orchestrations_outlive_restarts_cut_connections_and_killed_processes() 
             first = start(&dsn);
         }
     }
+    let management = provider.as_management_capability().unwrap();
     let deadline = Instant::now() + PATIENCE;
     for n in 0..ORCHESTRATIONS {
         let left = deadline.saturating_duration_since(Instant::now());
         let status = client.wait_for_orchestration(&format!("i{n}"), left).await.unwrap();
         let expected = format!("30+{}", n * n);
         assert!(matches!(&status, OrchestrationStatus::Completed { output, .. } if *output == expected), "{status:?}");
-        recorded_once(&provider, &format!("i{n}"), ACTIVITIES).await;
+        let instance = format!("i{n}");
+        recorded_once(&provider, &instance, ACTIVITIES).await;
+        let children = management.list_children(&instance).await.unwrap();
+        assert_eq!(children.len(), 1, "{children:?}");
+        recorded_once(&provider, &children[0], 1).await;
     }
     for process in [&mut first, &mut second] {
         process.kill().unwrap();
         process.wait().unwrap();
     }
-    let failed = provider.as_management_capability().unwrap().list_instances_by_status("Failed").await.unwrap();
+    let failed = management.list_instances_by_status("Failed").await.unwrap();
     assert!(failed.is_empty(), "{failed:?}");
 }
 
