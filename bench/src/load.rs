@@ -32,6 +32,10 @@ pub(crate) struct Measured {
     pub(crate) p99: f64,
     /// Bytes of write-ahead log per message, where it was measured.
     pub(crate) wal: f64,
+    /// Microseconds of CPU per message, where they were measured: of the process that has the kernel.
+    pub(crate) cpu: f64,
+    /// And of the process that only calls it.
+    pub(crate) load_cpu: f64,
 }
 
 /// Counts what many tasks do, until it is told to stop or has counted enough.
@@ -95,6 +99,7 @@ impl Meter {
         let elapsed = self.started.elapsed().as_secs_f64();
         let latencies = self.latencies.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let quantile = |q| latencies.value_at_quantile(q) as f64 / 1000.0;
-        Measured { rate: self.count() as f64 / elapsed, p50: quantile(0.5), p99: quantile(0.99), wal: 0.0 }
+        let rate = self.count() as f64 / elapsed;
+        Measured { rate, p50: quantile(0.5), p99: quantile(0.99), ..Measured::default() }
     }
 }

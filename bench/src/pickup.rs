@@ -17,7 +17,7 @@ const COUNT: usize = 150;
 fn measured(mut nanos: Vec<u64>) -> Measured {
     nanos.sort_unstable();
     let at = |q: f64| nanos.get((nanos.len() as f64 * q) as usize).copied().unwrap_or(0) as f64 / 1e6;
-    Measured { rate: nanos.len() as f64, p50: at(0.5), p99: at(0.99), wal: 0.0 }
+    Measured { rate: nanos.len() as f64, p50: at(0.5), p99: at(0.99), ..Measured::default() }
 }
 
 async fn pause(n: usize) {

@@ -6,7 +6,7 @@ use tenure_store::{Claim, Due, Store};
 
 use crate::load::{Measured, Meter};
 use crate::report::{Report, median};
-use crate::{Result, bare, bare_sqlite, library, ours, pickup};
+use crate::{Result, bare, bare_sqlite, http, library, ours, pickup};
 
 const BACKLOG: u64 = 100_000;
 
@@ -42,7 +42,7 @@ pub(crate) async fn run(dsn: &str, only: &[String], seconds: f64, report: &mut R
     if wanted("memory") {
         memory(dsn, report).await?;
     }
-    Ok(())
+    http::run(dsn, &wanted, seconds, report).await
 }
 
 async fn s1(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {

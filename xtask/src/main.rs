@@ -60,6 +60,8 @@ enum Command {
     },
     /// Writes the golden dumps of the schema anew.
     Schema,
+    /// Writes the golden description of the server's API anew.
+    Openapi,
     /// Keeps a throw-away PostgreSQL running until Enter is pressed, and prints its DSN.
     Postgres,
 }
@@ -103,6 +105,9 @@ fn run(command: Command) -> Result<()> {
                 .env("TENURE_WRITE_SCHEMA", "1")
                 .run()
         }
+        Command::Openapi => Cargo::test(&["--package", "tenure-server", "--lib"], &["openapi".to_owned()])
+            .env("TENURE_WRITE_OPENAPI", "1")
+            .run(),
         Command::Postgres => {
             let cluster = Cluster::start(Durability::Full)?;
             println!("{}", cluster.dsn());

@@ -17,6 +17,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Serves queues over HTTP.
+    Serve(Box<tenure_server::config::Serve>),
+    #[command(flatten)]
+    Operate(Box<tenure_server::cli::Command>),
     /// Copies orchestrations out of a SQLite file of duroxide, and verifies the copy.
     Copy(copy::Copy),
     /// Produces a backlog and drains it, and shows how fast that went.
@@ -26,8 +30,10 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Copy(copy) => copy::run(&copy).await,
-        Command::Demo(demo) => demo::run(&demo).await,
+        Command::Serve(serve) => tenure_server::serve::run(&serve).await.map_err(|error| error.to_string()),
+        Command::Operate(command) => tenure_server::cli::run(*command).await.map_err(|error| error.to_string()),
+        Command::Copy(copy) => copy::run(&copy).await.map_err(|error| error.to_string()),
+        Command::Demo(demo) => demo::run(&demo).await.map_err(|error| error.to_string()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

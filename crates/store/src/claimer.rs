@@ -21,7 +21,7 @@ use crate::ops::finish::{Finish, Verb, finish, is_one_statement};
 use crate::ops::lifecycle::burial;
 use crate::sql::LANE_CHECK;
 use crate::store::Shared;
-use crate::types::{Message, Micros};
+use crate::types::Message;
 use crate::value::Value;
 use crate::wake::Lane;
 
@@ -140,7 +140,8 @@ impl Claimer {
             let wanted: usize = group.iter().map(|request| request.limit).sum();
             match self.take(wanted.min(PASS), terms.0, terms.1).await {
                 Ok(messages) => {
-                    let hands = deal(messages, group.make_contiguous());
+                    let rooms: Vec<usize> = group.iter().map(|request| request.limit).collect();
+                    let hands = deal(messages, &rooms);
                     let mut undelivered = Vec::new();
                     for (request, hand) in group.drain(..).zip(hands) {
                         if hand.is_empty() {
@@ -177,16 +178,7 @@ impl Claimer {
     async fn park(&mut self) -> bool {
         let hub = self.shared.hub.clone();
         let _waiting = hub.wait();
-        let now = hub.steady();
-        let known = self.lanes.iter().map(|lane| {
-            let state = lane.state();
-            state.cursor.wakes_at().min(state.due.unwrap_or(Micros::MAX))
-        });
-        let mut sleep = hub.poll_interval();
-        if hub.clock.fixed_now().is_none() {
-            let next = known.min().unwrap_or(Micros::MAX).saturating_sub(now);
-            sleep = sleep.min(Duration::from_micros(u64::try_from(next).unwrap_or(0)));
-        }
+        let sleep = hub.rest(&self.lanes);
         let terms = self.waiting.front().map_or((None, None), Request::terms);
         let wanted = self.waiting.iter().filter(|request| request.terms() == terms).count();
         let offer = Offer::publish(terms, wanted, self.hands.clone(), &self.lanes);
@@ -212,19 +204,39 @@ impl Claimer {
         let mut messages = Vec::new();
         for n in 0..self.lanes.len() {
             let lane = &self.lanes[(self.turn + n) % self.lanes.len()];
-            while messages.len() < wanted {
-                let limit = wanted - messages.len();
-                let claimed = match self.claim(lane, limit, lease, worker).await {
-                    Ok(claimed) => claimed,
-                    // What was leased before the failure has holders who wait for it.
-                    Err(_) if !messages.is_empty() => return Ok(messages),
-                    Err(error) => return Err(error),
-                };
-                let full = claimed.len() == limit;
-                messages.extend(self.bury_doomed(claimed).await);
-                if !full {
-                    break;
-                }
+            match self.shared.take(lane, wanted - messages.len(), lease, worker).await {
+                Ok(taken) => messages.extend(taken),
+                // What was leased before the failure has holders who wait for it.
+                Err(_) if !messages.is_empty() => return Ok(messages),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(messages)
+    }
+}
+
+impl Shared {
+    /// Leases up to `wanted` messages of a lane.
+    pub(crate) async fn take(
+        &self,
+        lane: &Lane,
+        wanted: usize,
+        lease: Option<Duration>,
+        worker: Option<i64>,
+    ) -> Result<Vec<Message>> {
+        let mut messages = Vec::new();
+        while messages.len() < wanted {
+            let limit = wanted - messages.len();
+            let claimed = match self.claim(lane, limit, lease, worker).await {
+                Ok(claimed) => claimed,
+                Err(_) if !messages.is_empty() => return Ok(messages),
+                Err(error) => return Err(error),
+            };
+            let full = claimed.len() == limit;
+            self.tallies.claimed.add(claimed.len());
+            messages.extend(self.bury_doomed(claimed).await);
+            if !full {
+                break;
             }
         }
         Ok(messages)
@@ -233,12 +245,12 @@ impl Claimer {
     /// One claim of one lane, from where its cursor stands.
     async fn claim(
         &self,
-        lane: &Arc<Lane>,
+        lane: &Lane,
         limit: usize,
         lease: Option<Duration>,
         worker: Option<i64>,
     ) -> Result<Vec<Claimed>> {
-        let hub = &self.shared.hub;
+        let hub = &self.hub;
         self.prepare(lane).await?;
         let scan = lane.state().cursor.begin(hub.steady());
         let (id, clock, from) = (lane.id, hub.clock.clone(), scan.from);
@@ -259,26 +271,26 @@ impl Claimer {
     }
 
     /// Brings in what has become due, and before a full scan whatever else has changed hands.
-    async fn prepare(&self, lane: &Arc<Lane>) -> Result<()> {
-        let hub = &self.shared.hub;
+    async fn prepare(&self, lane: &Lane) -> Result<()> {
+        let hub = &self.hub;
         let now = hub.steady();
         let (check, full) = {
             let state = lane.state();
             (state.due_known_until <= now, state.cursor.is_full_due(now))
         };
         if check {
-            check_lane(&self.shared, lane).await?;
+            check_lane(self, lane).await?;
         }
         let (promote, recover) = {
             let state = lane.state();
             (state.due.is_some_and(|due| due <= now), full && state.tail)
         };
         if promote {
-            self.shared.promote(lane.id).await?;
-            check_lane(&self.shared, lane).await?;
+            self.promote(lane.id).await?;
+            check_lane(self, lane).await?;
         }
         if recover {
-            self.shared.recover(lane.id).await?;
+            self.recover(lane.id).await?;
         }
         if full {
             let (id, floor) = (lane.id, lane.state().cursor.floor());
@@ -292,7 +304,7 @@ impl Claimer {
     async fn bury_doomed(&self, claimed: Vec<Claimed>) -> Vec<Message> {
         let burials: Vec<Finish> = claimed.iter().filter_map(burial).collect();
         if !burials.is_empty()
-            && let Err(error) = self.shared.finish_now(burials).await
+            && let Err(error) = self.finish_now(burials).await
         {
             tracing::warn!(%error, "dead messages stay leased, and are buried when their lease has run out");
         }
@@ -323,14 +335,19 @@ async fn check_lane(shared: &Shared, lane: &Lane) -> Result<()> {
     Ok(())
 }
 
-/// Deals messages one at a time, in order, to whoever still has room.
-fn deal(messages: Vec<Message>, group: &[Request]) -> Vec<Vec<Message>> {
-    let mut hands: Vec<Vec<Message>> = group.iter().map(|_| Vec::new()).collect();
-    let mut open: VecDeque<usize> = (0..group.len()).filter(|n| group[*n].limit > 0).collect();
-    for message in messages {
+/// Deals items one at a time, in order and round-robin, to whoever still has room.
+///
+/// ```
+/// use tenure_store::deal;
+/// assert_eq!(deal(vec![1, 2, 3, 4, 5], &[1, 9]), [vec![1], vec![2, 3, 4, 5]]);
+/// ```
+pub fn deal<T>(items: Vec<T>, rooms: &[usize]) -> Vec<Vec<T>> {
+    let mut hands: Vec<Vec<T>> = rooms.iter().map(|_| Vec::new()).collect();
+    let mut open: VecDeque<usize> = (0..rooms.len()).filter(|n| rooms[*n] > 0).collect();
+    for item in items {
         let Some(n) = open.pop_front() else { break };
-        hands[n].push(message);
-        if hands[n].len() < group[n].limit {
+        hands[n].push(item);
+        if hands[n].len() < rooms[n] {
             open.push_back(n);
         }
     }
@@ -344,7 +361,7 @@ impl Shared {
             return;
         }
         let shared = self.clone();
-        let release = |message: Message| Finish { fence: message.fence(), verb: Verb::Release { uncount: true } };
+        let release = |message: Message| Finish::new(message.fence(), Verb::Release { uncount: true });
         let items: Vec<Finish> = messages.into_iter().map(release).collect();
         tokio::spawn(async move {
             if let Err(error) = shared.finish_now(items).await {
@@ -369,25 +386,10 @@ impl Shared {
 mod tests {
     use super::*;
 
-    fn requests(limits: &[usize]) -> Vec<Request> {
-        let request = |limit: &usize| Request {
-            limit: *limit,
-            lease: None,
-            worker: None,
-            until: Instant::now(),
-            reply: oneshot::channel().0,
-        };
-        limits.iter().map(request).collect()
-    }
-
-    fn messages(count: i64) -> Vec<Message> {
-        (0..count).map(crate::types::Message::for_test).collect()
-    }
-
     #[test]
     fn messages_are_dealt_one_at_a_time() {
         let split =
-            |limits: &[usize], count| deal(messages(count), &requests(limits)).iter().map(Vec::len).collect::<Vec<_>>();
+            |rooms: &[usize], count: i64| deal((0..count).collect(), rooms).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(split(&[20, 6, 1], 23), [16, 6, 1]);
         assert_eq!(split(&[5, 10, 20], 100), [5, 10, 20]);
         assert_eq!(split(&[10; 5], 10), [2; 5]);
@@ -396,8 +398,8 @@ mod tests {
 
     #[test]
     fn every_hand_is_in_order() {
-        for hand in deal(messages(50), &requests(&[20, 20, 5])) {
-            assert!(hand.windows(2).all(|pair| pair[0].id < pair[1].id));
+        for hand in deal((0..50).collect(), &[20, 20, 5]) {
+            assert!(hand.is_sorted());
         }
     }
 }

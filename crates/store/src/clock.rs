@@ -3,7 +3,7 @@
 //! Every statement that needs the time takes it as its first parameter; null means the database's own clock.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 
@@ -20,7 +20,14 @@ use crate::value::Value;
 /// assert_eq!(Clock::database().fixed_now(), None);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Option<Arc<watch::Sender<i64>>>);
+pub struct Clock(Option<Arc<watch::Sender<Hands>>>);
+
+/// What a clock of ours shows: a time, and since when it runs on from there; none: it stands.
+#[derive(Clone, Copy, Debug)]
+struct Hands {
+    at: i64,
+    since: Option<Instant>,
+}
 
 impl Clock {
     /// The database's clock: the only one for real use.
@@ -30,7 +37,22 @@ impl Clock {
 
     /// A clock that stands still at `micros` since 1970 until it is advanced.
     pub fn fixed(micros: i64) -> Self {
-        Clock(Some(Arc::new(watch::Sender::new(micros))))
+        Clock(Some(Arc::new(watch::Sender::new(Hands { at: micros, since: None }))))
+    }
+
+    /// A clock that runs from this machine's time on and can be [set](Clock::set): for tests of whole servers.
+    pub fn settable() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
+        Clock(Some(Arc::new(watch::Sender::new(Hands { at: now, since: Some(Instant::now()) }))))
+    }
+
+    /// Sets a clock of ours and wakes whoever waits for a time; one that runs goes on running from there.
+    ///
+    /// # Panics
+    /// When this is the database's clock: nobody can set that.
+    pub fn set(&self, micros: i64) {
+        let ours = self.0.as_ref().expect("only a clock of ours can be set");
+        ours.send_modify(|hands| *hands = Hands { at: micros, since: hands.since.map(|_| Instant::now()) });
     }
 
     /// Moves a fixed clock forward and wakes whoever waits for a time.
@@ -39,12 +61,18 @@ impl Clock {
     /// When this is the database's clock: nobody can move that.
     pub fn advance(&self, by: Duration) {
         let fixed = self.0.as_ref().expect("only a fixed clock can be advanced");
-        fixed.send_modify(|now| *now += micros(by));
+        fixed.send_modify(|hands| hands.at += micros(by));
     }
 
-    /// The time of a fixed clock in microseconds since 1970; none for the database's.
+    /// The time of a clock of ours in microseconds since 1970; none for the database's.
     pub fn fixed_now(&self) -> Option<i64> {
-        self.0.as_ref().map(|fixed| *fixed.borrow())
+        let hands = *self.0.as_ref()?.borrow();
+        Some(hands.at + hands.since.map_or(0, |since| micros(since.elapsed())))
+    }
+
+    /// Whether time passes only when somebody moves it.
+    pub(crate) fn stands(&self) -> bool {
+        self.0.as_ref().is_some_and(|ours| ours.borrow().since.is_none())
     }
 
     /// The first parameter of every statement that needs the time.
@@ -59,7 +87,7 @@ impl Clock {
 }
 
 /// See [`Clock::watch`].
-pub(crate) struct Moved(Option<watch::Receiver<i64>>);
+pub(crate) struct Moved(Option<watch::Receiver<Hands>>);
 
 impl Moved {
     /// Waits until a fixed clock is moved; for ever on the database's clock.

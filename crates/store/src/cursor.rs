@@ -21,6 +21,8 @@ const GRAIN: Micros = 250_000;
 #[derive(Debug)]
 pub(crate) struct Cursor {
     head: i64,
+    /// Beyond the last message that this process has leased; the end of the lane when it found nothing more to lease.
+    reach: i64,
     floor: i64,
     /// A floor that was seen, and the transaction number that must be passed before it is believed.
     candidate: Option<(i64, i64)>,
@@ -54,6 +56,7 @@ impl Cursor {
     pub(crate) fn new(exact: bool) -> Self {
         Cursor {
             head: 0,
+            reach: i64::MAX,
             floor: 0,
             candidate: None,
             next_full: Micros::MIN,
@@ -89,6 +92,7 @@ impl Cursor {
     /// Ends a scan: with what it leased, or with nothing.
     pub(crate) fn end(&mut self, scan: &Scan, leased: Option<Leased>) {
         let low = self.scans.remove(&scan.number).unwrap_or(i64::MAX);
+        self.reach = leased.filter(|leased| leased.stopped).map_or(i64::MAX, |leased| self.head.max(leased.last + 1));
         if let Some(Leased { last, stopped, deadline }) = leased {
             self.expect(deadline);
             self.head = match scan.full && stopped {
@@ -127,6 +131,11 @@ impl Cursor {
     /// Where the floor was last believed to be.
     pub(crate) fn floor(&self) -> i64 {
         self.floor
+    }
+
+    /// Where leases may be that this process should look after: not beyond a backlog that nobody has touched yet.
+    pub(crate) fn leased(&self) -> std::ops::Range<i64> {
+        self.floor..self.reach
     }
 
     /// Takes note of what was seen at the bottom of the lane.

@@ -56,16 +56,22 @@ mod store;
 pub mod text;
 mod types;
 mod value;
+mod vitals;
 mod wake;
+mod watch;
 
+pub use claimer::deal;
 pub use clock::Clock;
 pub use dsn::dsn_with;
 pub use error::{Error, Kind, Result};
 pub use store::{Backend, Store};
 pub use types::{
-    Acked, Activity, Answer, Archived, Census, Claim, Clear, CopyProgress, CopyReport, Due, Enqueued, Event,
-    ExecutionInfo, Fence, Heartbeat, History, HistoryEvent, Import, InstanceCensus, InstanceInfo, InstanceStats,
-    KeptValue, KeyBatch, Known, LaneStats, Message, Micros, NewMessage, NewTurnMessage, NewWork, Outcome, Place, Prune,
-    Queue, Removed, Settings, State, Turn, TurnAck, TurnClaim, TurnMessage, TurnToken, ValueChange, Work, WorkClaim,
-    WorkFilter, WorkToken, Worker, WorkerStatus,
+    Acked, Activity, Answer, ApiKey, Archived, Census, Claim, Clear, CopyProgress, CopyReport, Due, End, Enqueued,
+    Event, ExecutionInfo, Fence, Heartbeat, History, HistoryEvent, Import, InstanceCensus, InstanceInfo, InstanceStats,
+    KeptValue, KeyBatch, Known, LaneStats, Message, Micros, Namespace, NewApiKey, NewMessage, NewTurnMessage, NewUser,
+    NewWork, Outcome, Place, Prune, Queue, Removal, Removed, Role, RoleBinding, Settings, State, Turn, TurnAck,
+    TurnClaim, TurnMessage, TurnToken, Use, User, ValueChange, Work, WorkClaim, WorkFilter, WorkToken, Worker,
+    WorkerStatus,
 };
+pub use vitals::{SIZES, Sizes, Vitals};
+pub use watch::Watch;

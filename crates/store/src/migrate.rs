@@ -173,6 +173,21 @@ const ORPHANS: &[(&str, &str, &str)] = &[
         "not exists (select 1 from tenure.instance i where i.id = x.instance)",
     ),
     (
+        "api_key belong to no user: delete them",
+        "api_key",
+        "not exists (select 1 from tenure.users u where u.id = x.user_id)",
+    ),
+    (
+        "role_binding belong to no user: delete them",
+        "role_binding",
+        "not exists (select 1 from tenure.users u where u.id = x.user_id)",
+    ),
+    (
+        "role_binding belong to no role: delete them",
+        "role_binding",
+        "not exists (select 1 from tenure.role r where r.id = x.role_id)",
+    ),
+    (
         "queue have another number of lanes than partitions: restore them from a backup",
         "queue",
         "x.partitions <> (select count(*) from tenure.lane l where l.queue = x.id)",

@@ -52,8 +52,14 @@ macro_rules! statements {
 }
 
 statements! {
+    API_KEY_BY_HASH = both "api_key/by_hash";
+    API_KEY_CREATE = both "api_key/create";
+    API_KEY_DELETE = both "api_key/delete";
+    API_KEY_LIST = both "api_key/list";
+    API_KEY_USED = both "api_key/used";
     ARCHIVE_COUNT = both "archive/count";
     ARCHIVE_DEAD = both "archive/dead";
+    ARCHIVE_DELETE = both "archive/delete";
     ARCHIVE_GET = both "archive/get";
     ARCHIVE_LIST = both "archive/list";
     ARCHIVE_PAGE = both "archive/page";
@@ -76,6 +82,8 @@ statements! {
     HISTORY_IMPORT = pair "history/import";
     HISTORY_READ = pair "history/read";
     HISTORY_WHOLE = pair "history/whole";
+    IDENTITY_RAISE = both "identity/raise";
+    IDENTITY_VERSION = both "identity/version";
     INSTANCE_BORN = pair "instance/born";
     INSTANCE_CENSUS = both "instance/census";
     INSTANCE_CHILDREN = both "instance/children";
@@ -108,12 +116,15 @@ statements! {
     LANE_DELETE_KEYS = both "lane/delete_keys";
     LANE_DELETE_MESSAGES = both "lane/delete_messages";
     LANE_DELETE_SCHEDULED = both "lane/delete_scheduled";
+    LANE_DUE = both "lane/due";
     LANE_FLOOR = pair "lane/floor";
     LANE_GET = sqlite "lane/get";
     LANE_LIST = both "lane/list";
     LANE_ORPHAN = both "lane/orphan";
     LANE_QUEUE = both "lane/queue";
+    LANE_READY = both "lane/ready";
     LANE_STATS = both "lane/stats";
+    LANE_STEP = both "lane/step";
     MESSAGE_ARCHIVE = pair "message/archive";
     MESSAGE_BURY = pair "message/bury";
     MESSAGE_CLAIM = pair "message/claim";
@@ -138,6 +149,13 @@ statements! {
     MESSAGE_REQUEUE = pair "message/requeue";
     MESSAGE_RESERVE = sqlite "message/reserve";
     MESSAGE_SCHEDULE = pair "message/schedule";
+    NAMESPACE_CREATE = both "namespace/create";
+    NAMESPACE_DELETE = both "namespace/delete";
+    NAMESPACE_ENSURE = both "namespace/ensure";
+    NAMESPACE_GET = both "namespace/get";
+    NAMESPACE_LIST = both "namespace/list";
+    NAMESPACE_UPDATE = both "namespace/update";
+    NAMESPACE_USES = both "namespace/uses";
     QUEUE_BUSY = both "queue/busy";
     QUEUE_CENSUS = both "queue/census";
     QUEUE_CREATE = both "queue/create";
@@ -151,6 +169,18 @@ statements! {
     QUEUE_ORPHAN = both "queue/orphan";
     QUEUE_PAUSE = both "queue/pause";
     QUEUE_UPDATE = both "queue/update";
+    ROLE_BOUND = both "role/bound";
+    ROLE_CREATE = both "role/create";
+    ROLE_DELETE = both "role/delete";
+    ROLE_GET = both "role/get";
+    ROLE_LIST = both "role/list";
+    ROLE_UPDATE = both "role/update";
+    ROLE_BINDING_CREATE = both "role_binding/create";
+    ROLE_BINDING_DELETE = both "role_binding/delete";
+    ROLE_BINDING_ENSURE = both "role_binding/ensure";
+    ROLE_BINDING_LIST = both "role_binding/list";
+    ROLE_BINDING_PARTIES = both "role_binding/parties";
+    ROLE_BINDING_PERMISSIONS = both "role_binding/permissions";
     SCHEDULED_CLEAR = both "scheduled/clear";
     SCHEDULED_DUE = pair "scheduled/due";
     SCHEDULED_GET = both "scheduled/get";
@@ -167,6 +197,12 @@ statements! {
     TURN_IMPORT = pair "turn/import";
     TURN_NEXT = pair "turn/next";
     TURN_RENEW = both "turn/renew";
+    USERS_CREATE = both "users/create";
+    USERS_DELETE = both "users/delete";
+    USERS_DELETE_BINDINGS = both "users/delete_bindings";
+    USERS_DELETE_KEYS = both "users/delete_keys";
+    USERS_GET = both "users/get";
+    USERS_LIST = both "users/list";
     WORK_ABANDON = both "work/abandon";
     WORK_ACK = pair "work/ack";
     WORK_ENQUEUE = pair "work/enqueue";
@@ -207,6 +243,18 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         include_str!("../sql/migrations/0003_orchestration.pg.sql"),
         include_str!("../sql/migrations/0003_orchestration.sqlite.sql"),
     ),
+    (
+        4,
+        "identity",
+        include_str!("../sql/migrations/0004_identity.pg.sql"),
+        include_str!("../sql/migrations/0004_identity.sqlite.sql"),
+    ),
+    (
+        5,
+        "placement",
+        include_str!("../sql/migrations/0005_placement.pg.sql"),
+        include_str!("../sql/migrations/0005_placement.sqlite.sql"),
+    ),
 ];
 
 /// `date_part` and not `extract`, which since PostgreSQL 14 computes with numerics and costs a lone enqueue 15 µs.
@@ -214,7 +262,8 @@ const NOW_POSTGRES: &str = "coalesce($1::bigint, (date_part('epoch', clock_times
 /// The row that a fence `i (id, attempt, worker)` still holds. `offset 0` keeps the subquery from being flattened:
 /// whatever the statistics say, no plan can begin with the table.
 const HELD_POSTGRES: &str = "(select ctid as row from tenure.message where id = i.id and leased_until > 0 \
-     and (i.attempt is null or attempts = i.attempt) and (i.worker is null or worker = i.worker) offset 0)";
+     and (i.attempt is null or attempts = i.attempt) and (i.worker is null or worker = i.worker) \
+     and (i.lane is null or lane = i.lane) offset 0)";
 /// Milliseconds are what SQLite's own clock gives.
 const NOW_SQLITE: &str = "coalesce($1, cast(unixepoch('subsec') * 1000 as integer) * 1000)";
 

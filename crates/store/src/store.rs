@@ -18,7 +18,7 @@ use crate::db::postgres::Postgres;
 use crate::dsn::Dsn;
 use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::enqueue::{Entry, check, enqueue, lane_of_key};
-use crate::ops::finish::{Finish, Finished, Verb, finish, is_one_statement};
+use crate::ops::finish::{Finish, Finished, Verb, finish_chains};
 use crate::ops::history::{Question, Told, question_flush};
 use crate::ops::queue::check_duration;
 use crate::ops::turn::{AckedTurn, EndedTurn, TurnLook, turn_ack_flush, turn_look_flush};
@@ -26,8 +26,9 @@ use crate::ops::work::{Ended, ended_flush, work_look_flush};
 use crate::receipt::Receipt;
 use crate::stock::Stock;
 use crate::types::{
-    Answer, Claim, Due, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Turn, Work, WorkClaim,
+    Answer, Claim, Due, End, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Turn, Work, WorkClaim,
 };
+use crate::vitals::Tallies;
 use crate::wake::Hub;
 
 /// The databases a store can live in.
@@ -120,6 +121,7 @@ impl Combiners {
 pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
     pub(crate) stock: Stock,
+    pub(crate) tallies: Tallies,
     claimers: Mutex<HashMap<Vec<i64>, mpsc::UnboundedSender<Request>>>,
 }
 
@@ -158,7 +160,8 @@ impl Store {
         let hub = Arc::new(Hub::new(db, clock));
         let mut tasks = JoinSet::new();
         hub.start(&mut tasks);
-        let shared = Arc::new(Shared { hub, stock: Stock::default(), claimers: Mutex::default() });
+        let shared =
+            Arc::new(Shared { hub, stock: Stock::default(), tallies: Tallies::default(), claimers: Mutex::default() });
         let inner = Inner {
             enqueues: Combiner::start(ENQUEUE, &enqueue_flush(shared.clone())),
             finishes: Combiner::start(FINISH, &finish_flush(shared.clone())),
@@ -282,16 +285,7 @@ impl Store {
 
     /// Gives messages back to be leased again: at once or when due, at their place or at the tail.
     pub async fn retry(&self, fences: &[Fence], due: Option<Due>, place: Place) -> Result<Vec<Answer>> {
-        let verb = match (due, place) {
-            (None, Place::Keep) => Verb::Release { uncount: false },
-            (None, Place::Tail) => Verb::Requeue,
-            (Some(due), place) => {
-                if let Due::In(delay) = due {
-                    check_duration("the delay", delay)?;
-                }
-                Verb::Postpone { due, keep_place: place == Place::Keep }
-            }
-        };
+        let verb = retry_verb(due, place)?;
         self.finish(fences, |_| verb.clone()).await
     }
 
@@ -311,6 +305,27 @@ impl Store {
         self.finish(fences, bury).await
     }
 
+    /// Ends leases one after the other, each in its own way, until one cannot be: those before it stay done, those after
+    /// it are [`Skipped`](Answer::Skipped). One answer each.
+    pub async fn finish_in_order(&self, items: Vec<(Fence, End)>) -> Result<Vec<Answer>> {
+        let mut chain = Vec::with_capacity(items.len());
+        for (fence, end) in items {
+            let (keep, verb) = match end {
+                End::Complete => (fence.keep, Verb::Complete),
+                End::Discard => (false, Verb::Complete),
+                End::Retry { due, place } => (fence.keep, retry_verb(due, place)?),
+                End::Bury { reason } => {
+                    crate::ops::check_label("the reason", Some(&reason))?;
+                    (fence.keep, Verb::Bury { outcome: Outcome::Dead, reason, uncount: false })
+                }
+            };
+            chain.push(Finish { chained: !chain.is_empty(), ..Finish::new(Fence { keep, ..fence }, verb) });
+        }
+        let bytes = chain.len() * std::mem::size_of::<Finish>();
+        let finished = self.inner.finishes.call(chain, bytes).await?;
+        Ok(finished.into_iter().map(|finished| finished.answer).collect())
+    }
+
     /// Extends leases from their deadline, or from now if that has passed. Answers with the new deadline; none: the
     /// lease is no longer yours.
     pub async fn extend(&self, fences: &[Fence], extra: Duration) -> Result<Vec<Option<Micros>>> {
@@ -324,10 +339,23 @@ impl Store {
     }
 
     async fn finish_raw(&self, fences: &[Fence], verb: impl Fn(&Fence) -> Verb) -> Result<Vec<Finished>> {
-        let items: Vec<Finish> = fences.iter().map(|fence| Finish { fence: *fence, verb: verb(fence) }).collect();
+        let items: Vec<Finish> = fences.iter().map(|fence| Finish::new(*fence, verb(fence))).collect();
         let bytes = items.len() * std::mem::size_of::<Finish>();
         self.inner.finishes.call(items, bytes).await
     }
+}
+
+fn retry_verb(due: Option<Due>, place: Place) -> Result<Verb> {
+    Ok(match (due, place) {
+        (None, Place::Keep) => Verb::Release { uncount: false },
+        (None, Place::Tail) => Verb::Requeue,
+        (Some(due), place) => {
+            if let Due::In(delay) = due {
+                check_duration("the delay", delay)?;
+            }
+            Verb::Postpone { due, keep_place: place == Place::Keep }
+        }
+    })
 }
 
 /// The end of a wait, which may be longer than the clock can count.
@@ -392,6 +420,7 @@ fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
     Arc::new(move |entries| {
         let shared = shared.clone();
         Box::pin(async move {
+            shared.tallies.enqueued.add(entries.len());
             if let [entry] = entries.as_slice()
                 && let Some(enqueued) = shared.enqueue_offered(entry).await
             {
@@ -430,14 +459,11 @@ fn finish_flush(shared: Arc<Shared>) -> Flush<Finish, Finished> {
     Arc::new(move |items| {
         let shared = shared.clone();
         Box::pin(async move {
-            let one = is_one_statement(&items);
+            shared.tallies.finished.add(items.len());
             let mut ambiguous = false;
             let mut repeats = 0;
             loop {
-                let (clock, items) = (shared.hub.clock.clone(), items.clone());
-                let act =
-                    shared.hub.db.commit(one, move |conn| Box::pin(async move { finish(conn, &clock, &items).await }));
-                match act.await {
+                match finish_chains(&shared.hub.db, &shared.hub.clock, &items).await {
                     Ok(mut finished) => {
                         if ambiguous {
                             for finished in finished.iter_mut().filter(|f| f.answer == Answer::Unknown) {

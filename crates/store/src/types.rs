@@ -1,7 +1,9 @@
 //! The nouns of the kernel: plain structs with public fields.
 
+mod identity;
 mod orchestration;
 
+pub use identity::*;
 pub use orchestration::*;
 
 use std::time::Duration;
@@ -43,6 +45,8 @@ pub struct Settings {
     pub dedupe_window: Duration,
     /// Anything the owner wants to remember about the queue.
     pub reference: String,
+    /// Which stores have how many of its partitions, for faces that spread them; empty: all are here. Fixed at creation.
+    pub placement: String,
 }
 
 impl Default for Settings {
@@ -59,6 +63,7 @@ impl Default for Settings {
             tail_on_expiry: false,
             dedupe_window: Duration::from_secs(3600),
             reference: String::new(),
+            placement: String::new(),
         }
     }
 }
@@ -229,7 +234,7 @@ impl Message {
 
     /// What proves that the lease under which this message was handed out is still in force.
     pub fn fence(&self) -> Fence {
-        Fence { id: self.id, attempt: Some(self.attempts), worker: None, keep: self.keep }
+        Fence { id: self.id, attempt: Some(self.attempts), worker: None, lane: None, keep: self.keep }
     }
 }
 
@@ -242,6 +247,8 @@ pub struct Fence {
     pub attempt: Option<i64>,
     /// The worker that must hold it; none: whoever does.
     pub worker: Option<i64>,
+    /// The lane it must be in; none: wherever it is.
+    pub lane: Option<i64>,
     /// Whether completing may have to keep a copy; unknown means yes.
     pub(crate) keep: bool,
 }
@@ -249,12 +256,12 @@ pub struct Fence {
 impl Fence {
     /// Any lease on this message, for faces that do not check ownership.
     pub fn any(id: i64) -> Self {
-        Fence { id, attempt: None, worker: None, keep: true }
+        Fence { id, attempt: None, worker: None, lane: None, keep: true }
     }
 
     /// Exactly this lease.
     pub fn exact(id: i64, attempt: i64) -> Self {
-        Fence { id, attempt: Some(attempt), worker: None, keep: true }
+        Fence { id, attempt: Some(attempt), worker: None, lane: None, keep: true }
     }
 
     /// The same lease, if this worker holds it.
@@ -263,9 +270,15 @@ impl Fence {
         Fence { worker: Some(worker), ..self }
     }
 
+    /// The same lease, if the message is in this lane: for faces whose callers may name any id.
+    #[must_use]
+    pub fn within(self, lane: i64) -> Self {
+        Fence { lane: Some(lane), ..self }
+    }
+
     /// Whichever lease this worker has on the message.
     pub fn held_by(id: i64, worker: i64) -> Self {
-        Fence { id, attempt: None, worker: Some(worker), keep: true }
+        Fence { id, attempt: None, worker: Some(worker), lane: None, keep: true }
     }
 }
 
@@ -280,6 +293,29 @@ pub enum Answer {
     Lost,
     /// There is no such message: never was, or finished without being kept.
     Unknown,
+    /// Nothing was tried, because an earlier one of the same call failed: see [`finish_in_order`](crate::Store::finish_in_order).
+    Skipped,
+}
+
+/// What a holder wants done with a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It is done. A copy goes to the archive if its queue keeps completed messages.
+    Complete,
+    /// It is done, and no copy is kept whatever its queue says.
+    Discard,
+    /// It is to be leased again: at once or when due, at its place or at the tail.
+    Retry {
+        /// When it is ready again; none: at once.
+        due: Option<Due>,
+        /// Where.
+        place: Place,
+    },
+    /// It is dead: into the dead queue if there is one, else into the archive.
+    Bury {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// Where a message goes when it is retried.

@@ -310,6 +310,21 @@ impl Hub {
         base.mul_f64(rand::rng().random_range(0.75..1.0))
     }
 
+    /// How long somebody who waits for lanes may sleep if nothing wakes him: until something is due there, a lease has run
+    /// out, or it is time to look anyway.
+    pub(crate) fn rest(&self, lanes: &[Arc<Lane>]) -> Duration {
+        let sleep = self.poll_interval();
+        if self.clock.stands() {
+            return sleep;
+        }
+        let known = lanes.iter().map(|lane| {
+            let state = lane.state();
+            state.cursor.wakes_at().min(state.due.unwrap_or(Micros::MAX))
+        });
+        let next = known.min().unwrap_or(Micros::MAX).saturating_sub(self.steady());
+        sleep.min(Duration::from_micros(u64::try_from(next).unwrap_or(0)))
+    }
+
     /// Says that a claimer waits, for as long as the answer lives.
     pub(crate) fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);

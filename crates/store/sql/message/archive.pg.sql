@@ -5,7 +5,7 @@ with clock as materialized (select {now} as now),
          delete from tenure.message m
          using (
              select f.row
-             from unnest($2::bigint[], $3::bigint[], $4::bigint[]) as i (id, attempt, worker)
+             from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, lane)
              cross join lateral {held} f
          ) held
          where m.ctid = held.row

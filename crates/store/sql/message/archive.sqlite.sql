@@ -11,6 +11,7 @@ where m.id = $2
   and m.leased_until > 0
   and ($3 is null or m.attempts = $3)
   and ($4 is null or m.worker = $4)
+  and ($5 is null or m.lane = $5)
 returning
     position, id, queue, lane, outcome, reason, worker, leased_at, attempts, max_attempts, created_at, finished_at,
     expire_at, key, kind, encoding, reference, producer, payload;
@@ -19,3 +20,4 @@ where id = $2
   and leased_until > 0
   and ($3 is null or attempts = $3)
   and ($4 is null or worker = $4)
+  and ($5 is null or lane = $5)

@@ -4,8 +4,8 @@ with tx as materialized (select txid_current() as id),
      clock as materialized (select {now} as now from tx),
      doomed as materialized (
          select i.*, m.row, q.id as queue, q.name as queue_name, d.id as dead_lane, d.expire_us
-         from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::integer[], $9::bigint[])
-             as i (id, attempt, worker, new_id, outcome, reason, uncount, n)
+         from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::text[], $9::integer[], $10::bigint[])
+             as i (id, attempt, worker, lane, new_id, outcome, reason, uncount, n)
          cross join lateral (
              select ctid as row, lane
              from tenure.message
@@ -13,6 +13,7 @@ with tx as materialized (select txid_current() as id),
                and leased_until > 0
                and (i.attempt is null or attempts = i.attempt)
                and (i.worker is null or worker = i.worker)
+               and (i.lane is null or lane = i.lane)
              offset 0
              for update
          ) m

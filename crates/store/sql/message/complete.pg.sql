@@ -2,7 +2,7 @@
 delete from tenure.message m
 using (
     select i.n, f.row
-    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) as i (id, attempt, worker, n)
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, lane, n)
     cross join lateral {held} f
 ) held
 where m.ctid = held.row

@@ -4,7 +4,7 @@ with clock as materialized (select {now} as now),
          delete from tenure.message m
          using (
              select i.n, f.row
-             from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, n)
+             from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) as i (id, attempt, worker, lane, n)
              cross join lateral {held} f
          ) held
          where m.ctid = held.row

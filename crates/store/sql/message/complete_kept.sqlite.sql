@@ -11,10 +11,12 @@ where m.id = $2
   and m.leased_until > 0
   and ($3 is null or m.attempts = $3)
   and ($4 is null or m.worker = $4)
+  and ($5 is null or m.lane = $5)
   and l.keep_completed;
 delete from tenure.message
 where id = $2
   and leased_until > 0
   and ($3 is null or attempts = $3)
   and ($4 is null or worker = $4)
-returning $5 as n
+  and ($5 is null or lane = $5)
+returning $6 as n

@@ -9,6 +9,7 @@ where m.ctid = any (array(
     where d.lane = $2
       and d.lane > 0
       and d.id >= $3
+      and d.id < $6
       and (
           (d.expire_at <= {now} and cast($5 as bigint) is null)
           or (d.leased_until <= {now} and d.attempts >= coalesce($5, d.max_attempts, l.max_attempts))

@@ -5,6 +5,7 @@ join tenure.lane l on l.id = m.lane
 where m.lane = $2
   and m.lane > 0
   and m.id >= $3
+  and m.id < $5
   and m.leased_until > 0
   and m.leased_until <= {now}
   and m.key is null

@@ -5,7 +5,7 @@ update tenure.message m
 set leased_until = greatest(m.leased_until, (select now from clock)) + held.extra_us
 from (
     select i.n, i.extra_us, f.row
-    from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) as i (id, attempt, worker, extra_us, n)
+    from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[]) as i (id, attempt, worker, lane, extra_us, n)
     cross join lateral {held} f
 ) held
 where m.ctid = held.row

@@ -5,8 +5,8 @@ with clock as materialized (select {now} as now),
          delete from tenure.message m
          using (
              select i.due, i.delay_us, i.keep_place, i.n, f.row
-             from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::boolean[], $8::bigint[])
-                 as i (id, attempt, worker, due, delay_us, keep_place, n)
+             from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::bigint[])
+                 as i (id, attempt, worker, lane, due, delay_us, keep_place, n)
              cross join lateral {held} f
          ) held
          where m.ctid = held.row

@@ -6,7 +6,7 @@ set leased_until = 0,
     attempts     = m.attempts - held.uncount
 from (
     select i.n, i.uncount, f.row
-    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::bigint[]) as i (id, attempt, worker, uncount, n)
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::integer[], $6::bigint[]) as i (id, attempt, worker, lane, uncount, n)
     cross join lateral {held} f
 ) held
 where m.ctid = held.row

@@ -7,7 +7,7 @@ set id           = case when (select id from tx) > 0 then coalesce(held.new_id, 
     worker       = null
 from (
     select i.n, i.new_id, f.row
-    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) as i (id, attempt, worker, new_id, n)
+    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]) as i (id, attempt, worker, lane, new_id, n)
     cross join lateral {held} f
 ) held
 where m.ctid = held.row

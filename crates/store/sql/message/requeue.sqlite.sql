@@ -1,5 +1,5 @@
 update tenure.message
-set id           = $4,
+set id           = $5,
     origin_id    = coalesce(origin_id, id),
     leased_until = 0,
     worker       = null
@@ -7,4 +7,5 @@ where id = $1
   and leased_until > 0
   and ($2 is null or attempts = $2)
   and ($3 is null or worker = $3)
-returning $5 as n, id, lane
+  and ($4 is null or lane = $4)
+returning $6 as n, id, lane

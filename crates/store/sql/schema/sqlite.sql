@@ -1,3 +1,14 @@
+CREATE TABLE tenure_api_key (
+    id           text not null primary key,
+    user_id      text not null,
+    scope        text not null,
+    name         text not null,
+    prefix       text not null,
+    hash         text not null unique,
+    expires_at   integer,
+    last_used_at integer,
+    created_at   integer not null
+)
 CREATE TABLE tenure_archive (
     id           integer primary key,
     position     integer not null,
@@ -51,6 +62,10 @@ CREATE TABLE tenure_history (
     id        integer not null,
     data      text not null,
     primary key (instance, execution, id)
+)
+CREATE TABLE tenure_identity (
+    id      integer primary key,
+    version integer not null
 )
 CREATE TABLE tenure_inbox (
     id         integer primary key autoincrement,
@@ -135,6 +150,12 @@ CREATE TABLE tenure_message_id (
     value integer not null
 )
 CREATE TABLE tenure_migration (version bigint primary key, name text not null, breaking bigint not null, applied_at bigint not null)
+CREATE TABLE tenure_namespace (
+    name        text not null primary key,
+    description text not null,
+    key_tag     text not null,
+    created_at  integer not null
+)
 CREATE TABLE tenure_queue (
     id                  integer primary key autoincrement,
     name                text not null unique,
@@ -152,6 +173,22 @@ CREATE TABLE tenure_queue (
     paused_at           integer,
     created_at          integer not null,
     updated_at          integer not null
+, placement text not null default '')
+CREATE TABLE tenure_role (
+    id          text not null primary key,
+    namespace   text not null,
+    name        text not null,
+    permissions text not null,
+    created_at  integer not null,
+    unique (namespace, name)
+)
+CREATE TABLE tenure_role_binding (
+    id         text not null primary key,
+    namespace  text not null,
+    user_id    text not null,
+    role_id    text not null,
+    created_at integer not null,
+    unique (namespace, user_id, role_id)
 )
 CREATE TABLE tenure_scheduled (
     id           integer primary key,
@@ -180,6 +217,14 @@ CREATE TABLE tenure_session (
     leased_until integer not null,
     active_at    integer not null
 )
+CREATE TABLE tenure_users (
+    id          text not null primary key,
+    username    text not null unique,
+    external_id text not null,
+    email       text not null,
+    created_at  integer not null,
+    updated_at  integer not null
+)
 CREATE TABLE tenure_work (
     id           integer primary key autoincrement,
     due_at       integer not null,
@@ -203,6 +248,7 @@ CREATE TABLE tenure_worker (
     heartbeat_at integer not null,
     stopped_at   integer
 )
+CREATE INDEX tenure_api_key_user on tenure_api_key (user_id)
 CREATE INDEX tenure_archive_dead on tenure_archive (queue, id) where outcome <> 'completed'
 CREATE INDEX tenure_archive_finished on tenure_archive (queue, finished_at, id)
 CREATE INDEX tenure_archive_position on tenure_archive (position) where position <> id
@@ -217,6 +263,10 @@ CREATE INDEX tenure_message_lane on tenure_message (lane)
 CREATE INDEX tenure_message_origin on tenure_message (origin_id) where origin_id is not null
 CREATE UNIQUE INDEX tenure_message_source on tenure_message (lane, source_id) where source_id is not null
 CREATE INDEX tenure_queue_namespace on tenure_queue (namespace, name)
+CREATE INDEX tenure_role_binding_namespace on tenure_role_binding (namespace, id)
+CREATE INDEX tenure_role_binding_role on tenure_role_binding (role_id)
+CREATE INDEX tenure_role_binding_user on tenure_role_binding (user_id, namespace)
+CREATE INDEX tenure_role_namespace on tenure_role (namespace, id)
 CREATE INDEX tenure_scheduled_due on tenure_scheduled (lane, due_at, id)
 CREATE INDEX tenure_scheduled_lane on tenure_scheduled (lane, id)
 CREATE INDEX tenure_scheduled_origin on tenure_scheduled (origin_id) where origin_id is not null

@@ -53,7 +53,7 @@ pub async fn an_empty_batch_is_an_empty_answer(h: &Harness) {
     let queue = h.queue().await;
     assert!(h.store.enqueue(&queue, None, vec![]).await.unwrap().is_empty());
     assert!(h.store.complete(&[]).await.unwrap().is_empty());
-    assert!(h.store.message_delete(&[]).await.unwrap().is_empty());
+    assert!(h.store.message_delete(None, &[]).await.unwrap().is_empty());
     assert!(h.store.archive_replay(None, &[]).await.unwrap().is_empty());
     assert!(h.store.message_import(queue.lanes[0], vec![]).await.unwrap().is_empty());
 }

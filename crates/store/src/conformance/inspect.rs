@@ -78,8 +78,8 @@ pub async fn a_deleted_message_is_gone_whatever_its_state(h: &Harness) {
     let queue = h.queue().await;
     let ids = mixed(h, &queue).await;
     let asked = [ids[0].id, 999_999, ids[3].id, ids[2].id];
-    assert_eq!(h.store.message_delete(&asked).await.unwrap(), [true, false, true, true]);
-    assert_eq!(h.store.message_delete(&asked).await.unwrap(), [false; 4]);
+    assert_eq!(h.store.message_delete(None, &asked).await.unwrap(), [true, false, true, true]);
+    assert_eq!(h.store.message_delete(None, &asked).await.unwrap(), [false; 4]);
     assert_eq!(h.complete(Fence::exact(ids[0].id, 1)).await, Answer::Unknown);
     h.advance(60_000);
     assert_eq!(payloads(&h.take(&queue, 9).await), ["1"]);
@@ -116,7 +116,7 @@ pub async fn an_import_is_stored_as_it_is_and_once_per_source(h: &Harness) {
     assert_eq!((first.attempts, first.max_attempts, first.source_id.as_deref()), (3, Some(8), Some("s1")));
     assert_eq!((&first.kind, &first.encoding, &first.reference), (&leased.kind, &leased.encoding, &leased.reference));
     // A source id can be used again when its message is gone.
-    h.store.message_delete(&[ids[3].unwrap()]).await.unwrap();
+    h.store.message_delete(None, &[ids[3].unwrap()]).await.unwrap();
     assert!(h.store.message_import(queue.lanes[0], vec![item(Some("s2"), "z")]).await.unwrap()[0].is_some());
     let error = h.store.message_import(424_242, vec![item(None, "x")]).await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);

@@ -244,6 +244,34 @@ cases! { $
         verify_is_content_with_a_fresh_store
         using_a_store_before_install_says_so
         a_newer_breaking_schema_is_refused;
+    identity:
+        a_namespace_comes_back_as_it_was_created_and_changed
+        a_namespace_that_is_there_is_refused_or_left_alone
+        lists_are_bytewise_and_begin_with_the_pivot
+        a_namespace_in_use_names_bindings_then_roles_then_queues
+        a_user_comes_back_as_created_and_a_username_is_taken_once
+        ensuring_a_user_keeps_the_first_and_needs_its_name_free
+        a_deleted_user_takes_keys_and_bindings_along
+        a_key_is_found_by_its_hash_and_needs_a_user
+        a_key_expires_by_the_clock_of_the_database
+        keys_are_listed_for_one_user_or_all_used_and_deleted
+        a_role_keeps_its_permissions_in_order_even_none_at_all
+        ensuring_a_role_keeps_its_id_and_refreshes_its_permissions
+        a_role_that_somebody_has_is_not_deleted
+        a_binding_is_made_once_and_needs_its_user_and_its_role
+        permissions_are_the_union_over_the_bindings_of_a_user_there
+        two_deletions_of_one_binding_have_one_winner
+        a_binding_never_outlives_its_role_or_its_user
+        every_change_raises_the_version_and_nothing_else_does
+        texts_that_cannot_be_stored_are_refused_with_advice;
+    face:
+        a_fence_within_a_lane_holds_nothing_elsewhere
+        leases_end_in_order_until_one_cannot_be
+        one_callers_failure_leaves_other_callers_alone
+        a_watch_ends_when_something_becomes_ready_and_a_look_takes_it
+        ready_messages_are_counted_up_to_a_bound
+        tending_a_lane_does_what_is_due_wherever_it_stands
+        a_queue_may_have_only_some_of_its_partitions_here;
     turn:
         a_turn_has_one_holder_and_is_committed_whole
         a_turn_whose_lease_ran_out_is_lost_and_comes_again

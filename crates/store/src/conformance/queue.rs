@@ -15,6 +15,7 @@ pub async fn a_queue_comes_back_as_it_was_created(h: &Harness) {
         tail_on_expiry: true,
         dedupe_window: Duration::from_secs(5),
         reference: "owner: finance".into(),
+        placement: String::new(),
     };
     let created = h.queue_with(settings.clone()).await;
     assert_eq!(created.settings, settings);

@@ -191,6 +191,15 @@ impl Db {
         }
     }
 
+    /// Connections that are open, and those of them that nobody uses. An embedded database has one that writes.
+    pub(crate) fn connections(&self) -> (usize, usize) {
+        match self {
+            Db::Postgres(db) => db.connections(),
+            #[cfg(any(feature = "sqlite", feature = "turso"))]
+            _ => (1, 0),
+        }
+    }
+
     pub(crate) fn dialect(&self) -> Dialect {
         match self {
             Db::Postgres(_) => Dialect::Postgres,

@@ -85,6 +85,12 @@ impl Postgres {
         Ok(postgres)
     }
 
+    /// Connections that are open, and those of them that nobody uses.
+    pub(crate) fn connections(&self) -> (usize, usize) {
+        let status = self.pool.status();
+        (status.size, status.available)
+    }
+
     async fn client(&self) -> Result<Object> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => self.refused(error),

@@ -109,7 +109,7 @@ impl Store {
 }
 
 fn completions(fences: &[Fence]) -> Vec<Finish> {
-    fences.iter().map(|fence| Finish { fence: *fence, verb: Verb::Complete }).collect()
+    fences.iter().map(|fence| Finish::new(*fence, Verb::Complete)).collect()
 }
 
 /// The least position that becomes ready in each lane; the greatest there is stands for "look everywhere".

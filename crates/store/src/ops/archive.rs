@@ -105,6 +105,7 @@ impl Store {
                     fences.iter().map(|fence| fence.id).collect::<Column>(),
                     fences.iter().map(|fence| fence.attempt).collect(),
                     fences.iter().map(|fence| fence.worker).collect(),
+                    fences.iter().map(|fence| fence.lane).collect(),
                 ];
                 let rows = conn.each(MESSAGE_ARCHIVE, &fixed, &columns).await?;
                 decode(MESSAGE_ARCHIVE, &rows, |row| Ok((row.int()?, archived(row)?)))
@@ -149,6 +150,13 @@ impl Store {
                 )
             })
             .await
+    }
+
+    /// Forgets one finished message of a queue. Whether there was one.
+    pub async fn archive_delete(&self, queue: i64, id: i64) -> Result<bool> {
+        let params = [Value::Int(queue), Value::Int(id)];
+        let act = self.db().write(move |conn| Box::pin(async move { conn.execute(ARCHIVE_DELETE, &params).await }));
+        Ok(act.await? > 0)
     }
 
     /// Forgets one batch of a queue's finished messages: those older than `age`, or than the queue's own retention.

@@ -3,9 +3,11 @@
 //! Invariants: a verb changes a message only while its fence holds; every item gets its own answer; a repeat of a verb
 //! that was done answers `Already` wherever the database still remembers, and never does it twice.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use crate::clock::{Clock, micros};
-use crate::db::Conn;
-use crate::error::Result;
+use crate::db::{Conn, Db};
+use crate::error::{Error, Kind, Result};
 use crate::ops::reserve;
 use crate::sql::{
     MESSAGE_BURY, MESSAGE_COMPLETE, MESSAGE_COMPLETE_KEPT, MESSAGE_EXPLAIN, MESSAGE_EXTEND, MESSAGE_POSTPONE,
@@ -43,6 +45,14 @@ pub(crate) enum Verb {
 pub(crate) struct Finish {
     pub(crate) fence: Fence,
     pub(crate) verb: Verb,
+    /// Only if the item before it was done.
+    pub(crate) chained: bool,
+}
+
+impl Finish {
+    pub(crate) fn new(fence: Fence, verb: Verb) -> Self {
+        Finish { fence, verb, chained: false }
+    }
 }
 
 /// What a verb did to one message.
@@ -83,7 +93,7 @@ impl Verb {
 /// Whether a batch is one statement, and so needs no transaction around it.
 pub(crate) fn is_one_statement(items: &[Finish]) -> bool {
     let statement = |item: &Finish| item.verb.statement(&item.fence).index;
-    items.windows(2).all(|pair| statement(&pair[0]) == statement(&pair[1]))
+    items.windows(2).all(|pair| statement(&pair[0]) == statement(&pair[1])) && !items.iter().any(|item| item.chained)
 }
 
 /// Applies every verb; one answer per item, in order.
@@ -102,6 +112,59 @@ pub(crate) async fn finish(conn: &mut Conn<'_>, clock: &Clock, items: &[Finish])
     Ok(answers.into_iter().map(|answer| answer.unwrap_or(Finished::answer(Answer::Unknown))).collect())
 }
 
+/// Applies every verb in one transaction of its own. Where an item of a chain is not done, the rest of the chain is left
+/// alone: the transaction is rolled back and tried again without it, so only failures pay.
+pub(crate) async fn finish_chains(db: &Db, clock: &Clock, items: &Arc<Vec<Finish>>) -> Result<Vec<Finished>> {
+    let mut skipped = vec![false; items.len()];
+    loop {
+        let kept: Vec<usize> = (0..items.len()).filter(|n| !skipped[*n]).collect();
+        let tried = if kept.len() == items.len() {
+            items.clone()
+        } else {
+            Arc::new(kept.iter().map(|n| items[*n].clone()).collect())
+        };
+        let rest = Arc::new(Mutex::new(Vec::new()));
+        let (clock, batch, broke) = (clock.clone(), tried.clone(), rest.clone());
+        let act = db.commit(is_one_statement(&tried), move |conn| {
+            Box::pin(async move {
+                let finished = finish(conn, &clock, &batch).await?;
+                let left_alone = broken(&batch, &finished);
+                let held = left_alone.iter().all(|n| finished[*n].answer != Answer::Done);
+                *broke.lock().unwrap_or_else(PoisonError::into_inner) = left_alone;
+                if held { Ok(finished) } else { Err(Error::new(Kind::InvalidState, "a chain of verbs was broken")) }
+            })
+        });
+        let finished = act.await;
+        let rest = std::mem::take(&mut *rest.lock().unwrap_or_else(PoisonError::into_inner));
+        match finished {
+            Err(error) if rest.is_empty() || error.kind() != Kind::InvalidState => return Err(error),
+            Err(_) => rest.into_iter().for_each(|n| skipped[kept[n]] = true),
+            Ok(finished) => {
+                rest.into_iter().for_each(|n| skipped[kept[n]] = true);
+                let mut answers = vec![Finished::answer(Answer::Skipped); items.len()];
+                for (n, finished) in kept.into_iter().zip(finished).filter(|(n, _)| !skipped[*n]) {
+                    answers[n] = finished;
+                }
+                return Ok(answers);
+            }
+        }
+    }
+}
+
+/// What must be left alone because an item before it in its chain was not done. Empty: every chain held.
+pub(crate) fn broken(items: &[Finish], finished: &[Finished]) -> Vec<usize> {
+    let mut left_alone = Vec::new();
+    let mut held = true;
+    for (n, (item, finished)) in items.iter().zip(finished).enumerate() {
+        held |= !item.chained;
+        if !held {
+            left_alone.push(n);
+        }
+        held &= matches!(finished.answer, Answer::Done | Answer::Already);
+    }
+    left_alone
+}
+
 async fn apply(
     conn: &mut Conn<'_>,
     clock: &Clock,
@@ -116,6 +179,7 @@ async fn apply(
         fences().map(|fence| fence.id).collect(),
         fences().map(|fence| fence.attempt).collect(),
         fences().map(|fence| fence.worker).collect(),
+        fences().map(|fence| fence.lane).collect(),
     ];
     let timed = match &member(&group[0]).verb {
         Verb::Complete => statement.index == MESSAGE_COMPLETE_KEPT.index,

@@ -64,13 +64,13 @@ impl Store {
         Ok(positions)
     }
 
-    /// Deletes messages by position, whatever their state. One answer each: whether there was one.
-    pub async fn message_delete(&self, ids: &[i64]) -> Result<Vec<bool>> {
+    /// Deletes messages by position, whatever their state, of one lane or of any. One answer each: whether there was one.
+    pub async fn message_delete(&self, lane: Option<i64>, ids: &[i64]) -> Result<Vec<bool>> {
         let mut gone = vec![false; ids.len()];
         let column: Column = ids.iter().copied().collect();
         let act = self.db().write(move |conn| {
             Box::pin(async move {
-                let rows = conn.each(MESSAGE_DELETE, &[], &[column]).await?;
+                let rows = conn.each(MESSAGE_DELETE, &[lane.into()], &[column]).await?;
                 decode(MESSAGE_DELETE, &rows, |row| row.int())
             })
         });
@@ -129,6 +129,19 @@ impl Store {
                     let (queues, workers, active_workers) = (count()?, count()?, count()?);
                     let (archived, dead) = (count()?, count()?);
                     Ok(Census { queues, workers, active_workers, archived, dead, schema_version: row.int()? })
+                })
+            })
+            .await
+    }
+
+    /// How many messages of a lane can be leased now, counted up to `most`.
+    pub async fn lane_ready(&self, lane: i64, most: usize) -> Result<usize> {
+        let params = [self.clock().value(), Value::Int(lane), Value::Int(most as i64)];
+        self.db()
+            .read(move |conn| {
+                Box::pin(async move {
+                    let rows = conn.query(LANE_READY, &params).await?;
+                    Ok(usize::try_from(rows[0].fields(LANE_READY.name).int()?).unwrap_or(0))
                 })
             })
             .await

@@ -238,8 +238,7 @@ fn lane_and_key(row: &crate::value::Row, statement: Statement) -> Result<(i64, S
 
 async fn finish_held(conn: &mut Conn<'_>, clock: &Clock, lane: i64, key: &str, verb: Verb) -> Result<()> {
     let rows = conn.query(KEY_HELD, &[Value::Int(lane), key.into()]).await?;
-    let items =
-        decode(KEY_HELD, &rows, |row| Ok(Finish { fence: Fence::exact(row.int()?, row.int()?), verb: verb.clone() }))?;
+    let items = decode(KEY_HELD, &rows, |row| Ok(Finish::new(Fence::exact(row.int()?, row.int()?), verb.clone())))?;
     finish(conn, clock, &items).await?;
     Ok(())
 }

@@ -3,6 +3,8 @@
 //! Every step is one transaction over one batch, and rows that another process is working on are skipped, so any
 //! number of processes can share the work.
 
+use std::ops::Range;
+
 use crate::clock::Clock;
 use crate::db::{Conn, decode};
 use crate::error::{Result, invalid};
@@ -16,6 +18,10 @@ use crate::value::{Column, Value};
 
 /// Rows per transaction.
 pub(crate) const BATCH: usize = 1000;
+/// How many messages a walk over a lane looks at in one turn.
+const STRIDE: i64 = 5000;
+/// Every position there is.
+const ALL: Range<i64> = 0..i64::MAX;
 
 impl Store {
     /// Moves due messages of a lane to its tail, in the order of their due times. Returns how many.
@@ -29,10 +35,41 @@ impl Store {
         self.shared().recover(lane).await
     }
 
+    /// Lanes in which scheduled messages are due, up to `limit`.
+    pub async fn lanes_due(&self, limit: usize) -> Result<Vec<i64>> {
+        let params = [self.clock().value(), Value::Int(limit as i64)];
+        let due = self.db().read(move |conn| {
+            Box::pin(async move { decode(LANE_DUE, &conn.query(LANE_DUE, &params).await?, |row| row.int()) })
+        });
+        due.await
+    }
+
+    /// One turn of whoever looks after a lane: promotes what is due, recovers what its queue wants recovered, and buries
+    /// what must die among the next few thousand messages from `walked` on. Returns how far the walk has come; 0: it is
+    /// over, and begins again.
+    ///
+    /// Nothing here depends on what a process remembers, and nothing walks a long lane in one go: leases and expiries that
+    /// nobody else has seen are met when the walk comes by.
+    pub async fn tend(&self, lane: i64, walked: i64) -> Result<i64> {
+        self.shared().promote(lane).await?;
+        let params = [Value::Int(lane), Value::Int(walked), Value::Int(STRIDE)];
+        let step = self.db().read(move |conn| {
+            Box::pin(async move {
+                let rows = conn.query(LANE_STEP, &params).await?;
+                rows[0].fields(LANE_STEP.name).int_or_null()
+            })
+        });
+        let end = step.await?;
+        let part = walked..end.unwrap_or(i64::MAX);
+        self.shared().recover_part(lane, part.clone()).await?;
+        self.bury_all(lane, None, part).await?;
+        Ok(end.unwrap_or(0))
+    }
+
     /// Buries what must die in a lane: expired messages, and those whose last allowed lease has run out. Returns how
     /// many. Claims do the same for what they meet; this is for lanes that nobody claims from.
     pub async fn sweep(&self, lane: i64) -> Result<usize> {
-        Ok(self.bury_all(lane, None).await?.len())
+        Ok(self.bury_all(lane, None, ALL).await?.len())
     }
 
     /// Buries what was delivered at least `attempts` times in a lane and is not leased now, whatever its queue allows.
@@ -41,15 +78,16 @@ impl Store {
         if attempts == 0 {
             return Err(invalid("a limit of 0 attempts would bury every message: give at least 1"));
         }
-        self.bury_all(lane, Some(attempts.into())).await
+        self.bury_all(lane, Some(attempts.into()), ALL).await
     }
 
-    async fn bury_all(&self, lane: i64, attempts: Option<i64>) -> Result<Vec<i64>> {
+    async fn bury_all(&self, lane: i64, attempts: Option<i64>, part: Range<i64>) -> Result<Vec<i64>> {
         let mut buried = Vec::new();
         loop {
-            let clock = self.clock().clone();
-            let act =
-                self.db().transact(move |conn| Box::pin(async move { sweep(conn, &clock, lane, attempts).await }));
+            let (clock, part) = (self.clock().clone(), part.clone());
+            let act = self
+                .db()
+                .transact(move |conn| Box::pin(async move { sweep(conn, &clock, lane, attempts, part).await }));
             let (identities, finished) = act.await?;
             self.announce(&finished);
             buried.extend(identities);
@@ -91,11 +129,19 @@ impl Shared {
         Ok(total)
     }
 
+    /// Recovers leases where this process knows that there may be some: below the head of its claims. What others have
+    /// leased beyond is theirs to recover, or is met by a walk ([`Store::tend`]).
     pub(crate) async fn recover(&self, lane: i64) -> Result<usize> {
+        let part = self.hub.lane(lane).state().cursor.leased();
+        self.recover_part(lane, part).await
+    }
+
+    async fn recover_part(&self, lane: i64, part: Range<i64>) -> Result<usize> {
         let mut total = 0;
         loop {
-            let clock = self.hub.clock.clone();
-            let act = self.hub.db.transact(move |conn| Box::pin(async move { recover(conn, &clock, lane).await }));
+            let (clock, part) = (self.hub.clock.clone(), part.clone());
+            let act =
+                self.hub.db.transact(move |conn| Box::pin(async move { recover(conn, &clock, lane, part).await }));
             let finished = act.await?;
             self.announce(&finished);
             total += finished.len();
@@ -118,8 +164,9 @@ async fn promote(conn: &mut Conn<'_>, clock: &Clock, lane: i64) -> Result<usize>
     Ok(rows.len())
 }
 
-async fn recover(conn: &mut Conn<'_>, clock: &Clock, lane: i64) -> Result<Vec<Finished>> {
-    let params = [clock.value(), Value::Int(lane), Value::Int(0), Value::Int(BATCH as i64)];
+async fn recover(conn: &mut Conn<'_>, clock: &Clock, lane: i64, part: Range<i64>) -> Result<Vec<Finished>> {
+    let (from, to) = (Value::Int(part.start), Value::Int(part.end));
+    let params = [clock.value(), Value::Int(lane), from, Value::Int(BATCH as i64), to];
     let rows = conn.query(MESSAGE_EXPIRED, &params).await?;
     let items = decode(MESSAGE_EXPIRED, &rows, |row| {
         let fence = Fence::exact(row.int()?, row.int()?);
@@ -127,7 +174,7 @@ async fn recover(conn: &mut Conn<'_>, clock: &Clock, lane: i64) -> Result<Vec<Fi
             Some(true) => bury(Doom::Exhausted, fence.attempt.unwrap_or(0), false),
             _ => Verb::Requeue,
         };
-        Ok(Finish { fence, verb })
+        Ok(Finish::new(fence, verb))
     })?;
     finish(conn, clock, &items).await
 }
@@ -137,13 +184,15 @@ async fn sweep(
     clock: &Clock,
     lane: i64,
     attempts: Option<i64>,
+    part: Range<i64>,
 ) -> Result<(Vec<i64>, Vec<Finished>)> {
-    let params = [clock.value(), Value::Int(lane), Value::Int(0), Value::Int(BATCH as i64), attempts.into()];
+    let (from, to) = (Value::Int(part.start), Value::Int(part.end));
+    let params = [clock.value(), Value::Int(lane), from, Value::Int(BATCH as i64), attempts.into(), to];
     let rows = conn.query(MESSAGE_DOOM, &params).await?;
     let doomed = decode(MESSAGE_DOOM, &rows, |row| {
         let (id, attempts) = (row.int()?, row.int()?);
         let doom = if row.bool_or_null()? == Some(true) { Doom::Expired } else { Doom::Exhausted };
-        let item = Finish { fence: Fence::exact(id, attempts), verb: bury(doom, attempts, false) };
+        let item = Finish::new(Fence::exact(id, attempts), bury(doom, attempts, false));
         Ok((row.int_or_null()?.unwrap_or(id), item))
     })?;
     let (identities, items): (Vec<i64>, Vec<Finish>) = doomed.into_iter().unzip();
@@ -153,7 +202,7 @@ async fn sweep(
 /// How a message that a claim found doomed is buried: under the claim's own fence, without counting the claim.
 pub(crate) fn burial(claimed: &Claimed) -> Option<Finish> {
     let verb = bury(claimed.doomed?, claimed.message.attempts - 1, true);
-    Some(Finish { fence: claimed.message.fence(), verb })
+    Some(Finish::new(claimed.message.fence(), verb))
 }
 
 fn bury(doom: Doom, delivered: i64, uncount: bool) -> Verb {

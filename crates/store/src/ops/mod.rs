@@ -8,6 +8,7 @@ pub(crate) mod enqueue;
 pub(crate) mod event;
 pub(crate) mod finish;
 pub(crate) mod history;
+pub(crate) mod identity;
 pub(crate) mod inspect;
 pub(crate) mod instance;
 pub(crate) mod key;

@@ -17,6 +17,12 @@ const MAX_PARTITIONS: u32 = 10_000;
 impl Store {
     /// Creates a queue. A name that is taken is an error, and changes nothing.
     pub async fn queue_create(&self, name: &str, settings: Settings) -> Result<Queue> {
+        let lanes = settings.partitions;
+        self.queue_create_part(name, settings, lanes).await
+    }
+
+    /// The same for a queue of whose partitions only so many are here: see [`Settings::placement`].
+    pub async fn queue_create_part(&self, name: &str, settings: Settings, lanes: u32) -> Result<Queue> {
         check(name, &settings)?;
         let clock = self.clock().clone();
         let owned = name.to_owned();
@@ -26,10 +32,11 @@ impl Store {
                 let mut params = vec![clock.value(), owned.as_str().into(), settings.namespace.as_str().into()];
                 params.push(Value::Int(settings.partitions.into()));
                 params.extend(changeable(&settings));
+                params.push(settings.placement.as_str().into());
                 let rows = conn.query(QUEUE_CREATE, &params).await?;
                 let mut fields = rows[0].fields(QUEUE_CREATE.name);
                 let (id, created_at) = (fields.int()?, fields.int()?);
-                let partitions: Column = (0..i64::from(settings.partitions)).collect();
+                let partitions: Column = (0..i64::from(lanes)).collect();
                 let rows = conn.each(LANE_CREATE, &[Value::Int(id)], &[partitions]).await?;
                 let lanes = decode(LANE_CREATE, &rows, |row| row.int())?;
                 conn.execute(LANE_CONFIGURE, &[Value::Int(id)]).await?;
@@ -241,6 +248,7 @@ fn queue(row: &mut Fields<'_>) -> Result<Queue> {
         tail_on_expiry: row.bool()?,
         dedupe_window: duration(row.int()?),
         reference: row.text()?,
+        placement: row.text()?,
     };
     let (paused_at, created_at, updated_at) = (row.int_or_null()?, row.int()?, row.int()?);
     Ok(Queue { id, name, settings, paused_at, created_at, updated_at, lanes: Vec::new() })

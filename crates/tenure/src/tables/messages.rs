@@ -91,7 +91,7 @@ impl MessageTable {
     pub async fn delete(&self, id: i64) -> Result<bool> {
         match self.store.kernel.message_get(id).await? {
             None => Ok(false),
-            Some(message) => Ok(self.store.kernel.message_delete(&[message.id]).await?[0]),
+            Some(message) => Ok(self.store.kernel.message_delete(None, &[message.id]).await?[0]),
         }
     }
 

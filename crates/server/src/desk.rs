@@ -1,0 +1,414 @@
+//! A queue's desk: where calls for one queue meet, in this process.
+//!
+//! Leases wait here, in memory, and one task deals to them: it looks where something may be, takes for all of them at
+//! once, and deals one message at a time. Produces are sent to the emptiest partition. Invariants: what a lease gets comes
+//! from one partition; nobody who has gone is handed anything, and what was on its way to him goes back uncounted; the
+//! tallies of the partitions are guesses that only decide where to look first, so nobody starves when they are wrong; any
+//! number of processes may have a desk for the same queue, because the database alone decides who holds what.
+
+mod dealer;
+mod tally;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tenure_store::{Error, Kind, Message, Queue, Store};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use crate::fault::{Answer, Fault};
+use crate::metrics::QueueDepth;
+use crate::stores::Member;
+use tally::Tally;
+
+/// How long after its deadline a lease is recovered: its holder has stamped the deadline when he received it, and must not
+/// see the message with somebody else before that.
+const GRACE: Duration = Duration::from_millis(12);
+/// Up to where ready messages are counted: whoever has more is full.
+const COUNTED: usize = 10_000;
+/// How often a queue is looked up again, in case another process has changed or deleted it.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// One partition: a lane of one of the stores.
+pub(crate) struct Part {
+    pub(crate) number: u32,
+    pub(crate) member: Arc<Member>,
+    /// Its number among the lanes that the queue has in that store.
+    place: usize,
+    queue: Mutex<Option<Arc<Queue>>>,
+}
+
+/// A lease that waits.
+struct Waiting {
+    client: String,
+    batch: usize,
+    until: Instant,
+    reply: oneshot::Sender<Answer<Hand>>,
+}
+
+/// What a lease gets: from which partition, and what.
+type Hand = (u32, Vec<Message>);
+
+/// A produce that waits for the end of a pause: how many messages, and who is told where they go.
+type Parked = (usize, oneshot::Sender<usize>);
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Waiting>,
+    /// Everybody who has a lease waiting, also while the dealer has it in hand.
+    clients: HashSet<String>,
+    tallies: Vec<Tally>,
+    paused: bool,
+    parked: VecDeque<Parked>,
+    closed: bool,
+    checked: Option<Instant>,
+}
+
+/// Calls that are not yet answered.
+#[derive(Default)]
+pub(crate) struct Busy {
+    pub(crate) produces: AtomicUsize,
+    pub(crate) completes: AtomicUsize,
+    pub(crate) all: AtomicUsize,
+}
+
+/// A queue at work in this process.
+pub(crate) struct Desk {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    /// The queue's number in the home store.
+    pub(crate) id: i64,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) busy: Busy,
+    state: Mutex<State>,
+    /// Something for the dealer: a lease came, a pause ended, the desk closes.
+    bell: Notify,
+    /// A pause ended, or the desk closes.
+    opened: Notify,
+}
+
+impl Part {
+    /// The store and the queue as it is there.
+    pub(crate) async fn open(&self, name: &str) -> Result<(Store, Arc<Queue>), Error> {
+        let store = self.member.store().await?;
+        if let Some(queue) = self.queue().clone() {
+            return Ok((store, queue));
+        }
+        let queue = Arc::new(self.member.watched(store.queue_get(name).await)?);
+        if queue.lanes.len() <= self.place {
+            let message =
+                format!("queue '{name}' has fewer partitions in the store '{}' than it should", self.member.name);
+            return Err(Error::new(Kind::Corrupt, message));
+        }
+        *self.queue() = Some(queue.clone());
+        Ok((store, queue))
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Option<Arc<Queue>>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The store and the lane, or the fault that callers get while they cannot be reached.
+    pub(crate) async fn lane(&self, name: &str) -> Answer<(Store, i64)> {
+        let (store, queue) = self.open(name).await.map_err(|error| self.fault(error))?;
+        Ok((store, queue.lanes[self.place]))
+    }
+
+    /// The partition's number in its store, as `enqueue` wants it.
+    pub(crate) fn local(&self) -> u32 {
+        self.place as u32
+    }
+
+    /// What a caller gets who names this partition and meets an error.
+    pub(crate) fn fault(&self, error: Error) -> Fault {
+        match error.kind() {
+            Kind::Unavailable => {
+                let number = self.number;
+                Fault::retry(format!("partition not available; partition '{number}' is failing, retry again"))
+            }
+            _ => error.into(),
+        }
+    }
+}
+
+impl Desk {
+    /// A desk for a queue whose partitions are spread like this: so many in each of these stores.
+    pub(crate) fn new(queue: &Queue, shares: Vec<(Arc<Member>, usize)>) -> Arc<Self> {
+        let mut parts = Vec::new();
+        for (n, (member, count)) in shares.into_iter().enumerate() {
+            for place in 0..count {
+                let number = parts.len() as u32;
+                // The first store is home, where the queue was just looked up.
+                let known = (n == 0).then(|| Arc::new(queue.clone()));
+                parts.push(Part { number, member: member.clone(), place, queue: Mutex::new(known) });
+            }
+        }
+        let tallies = parts.iter().map(|_| Tally::default()).collect();
+        let state = State { tallies, checked: Some(Instant::now()), ..State::default() };
+        Arc::new(Desk {
+            name: queue.name.clone(),
+            namespace: queue.settings.namespace.clone(),
+            id: queue.id,
+            parts,
+            busy: Busy::default(),
+            state: Mutex::new(state),
+            bell: Notify::new(),
+            opened: Notify::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is time to ask whether the queue is still there; true for one caller at a time.
+    pub(crate) fn is_check_due(&self) -> bool {
+        let mut state = self.state();
+        let due = state.checked.is_none_or(|checked| checked.elapsed() >= CHECK_EVERY);
+        if due {
+            state.checked = Some(Instant::now());
+        }
+        due
+    }
+
+    /// The partition of that number.
+    pub(crate) fn part(&self, number: i32) -> Answer<&Part> {
+        let part = usize::try_from(number).ok().and_then(|number| self.parts.get(number));
+        part.ok_or_else(|| Fault::bad(format!("partition is invalid; '{number}' is not a valid partition")))
+    }
+
+    /// How many leases wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().clients.len()
+    }
+
+    /// Counts anew what can be leased in each partition. One partition needs no counting: there is no choice.
+    pub(crate) async fn recount(&self) {
+        for (n, part) in self.parts.iter().enumerate().filter(|_| self.parts.len() > 1) {
+            let Ok((store, queue)) = part.open(&self.name).await else { continue };
+            if let Ok(ready) = part.member.watched(store.lane_ready(queue.lanes[part.place], COUNTED).await) {
+                self.state().tallies[n].recounted(ready);
+            }
+        }
+        self.look();
+    }
+
+    /// What is in the queue, as far as its stores can be reached.
+    pub(crate) async fn depth(&self) -> QueueDepth {
+        let mut depth = QueueDepth { queue: self.name.clone(), waiting: self.waiting(), ..QueueDepth::default() };
+        for part in &self.parts {
+            let Ok((store, queue)) = part.open(&self.name).await else { continue };
+            if let Ok(stats) = part.member.watched(store.lane_stats(queue.lanes[part.place]).await) {
+                depth.ready += stats.ready;
+                depth.leased += stats.leased;
+                depth.scheduled += stats.scheduled;
+                depth.oldest_ready = depth.oldest_ready.max(stats.oldest_ready);
+            }
+            if part.place == 0
+                && let Ok((_, dead)) = part.member.watched(store.archive_count(queue.id).await)
+            {
+                depth.dead += dead;
+            }
+        }
+        depth
+    }
+
+    /// Something may have become ready anywhere.
+    pub(crate) fn look(&self) {
+        self.state().tallies.iter_mut().for_each(Tally::stir);
+        self.bell.notify_one();
+    }
+
+    /// Ends the desk: whoever waits is sent away.
+    pub(crate) fn close(&self) {
+        let waiting = {
+            let mut state = self.state();
+            state.closed = true;
+            state.parked.clear();
+            state.clients.clear();
+            std::mem::take(&mut state.waiting)
+        };
+        for lease in waiting {
+            drop(lease.reply.send(Err(closing())));
+        }
+        self.opened.notify_waiters();
+        self.bell.notify_one();
+    }
+
+    /// Where a produce of so many messages goes: to the emptiest partition that works. After a pause all that have waited
+    /// are placed together, in the order in which they came.
+    pub(crate) async fn place(&self, count: usize) -> Answer<usize> {
+        let place = {
+            let mut state = self.state();
+            if state.closed {
+                return Err(closing());
+            }
+            if state.paused {
+                let (reply, place) = oneshot::channel();
+                state.parked.push_back((count, reply));
+                place
+            } else {
+                return self.emptiest(&mut state, count).ok_or_else(all_failing);
+            }
+        };
+        place.await.map_err(|_| closing())
+    }
+
+    fn emptiest(&self, state: &mut State, count: usize) -> Option<usize> {
+        let works = |n: &usize| self.parts[*n].member.is_up();
+        let full = |n: &usize| state.tallies[*n].unleased + state.tallies[*n].coming;
+        let place = (0..self.parts.len()).filter(works).min_by_key(full)?;
+        state.tallies[place].coming += count;
+        Some(place)
+    }
+
+    /// What was placed here is stored: so much of it can be leased at once.
+    pub(crate) fn produced(&self, place: usize, count: usize, ready: usize) {
+        let mut state = self.state();
+        state.tallies[place].arrived(count, ready);
+        if !state.clients.is_empty() {
+            self.bell.notify_one();
+        }
+    }
+
+    /// What was placed here is not stored.
+    pub(crate) fn not_produced(&self, place: usize, count: usize) {
+        self.state().tallies[place].coming -= count;
+    }
+
+    /// Waits until a pause is over.
+    pub(crate) async fn pass_gate(&self) -> Answer<()> {
+        loop {
+            let opened = self.opened.notified();
+            {
+                let state = self.state();
+                if state.closed {
+                    return Err(closing());
+                }
+                if !state.paused {
+                    return Ok(());
+                }
+            }
+            opened.await;
+        }
+    }
+
+    /// Stops or resumes produces, leases, completes and retries; they wait, and nothing times out.
+    pub(crate) async fn pause(&self, paused: bool) {
+        if paused {
+            self.state().paused = true;
+            return;
+        }
+        // First the produces, all of them, and only then whoever wants what they bring.
+        {
+            let mut state = self.state();
+            for (count, reply) in std::mem::take(&mut state.parked) {
+                let place = self.emptiest(&mut state, count).unwrap_or(0);
+                reply.send(place).ok();
+            }
+        }
+        while self.busy.produces.load(Ordering::Relaxed) > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.state().paused = false;
+        self.opened.notify_waiters();
+        self.bell.notify_one();
+    }
+
+    /// Leases messages: at once if there are any, else as soon as there are.
+    pub(crate) async fn lease(self: &Arc<Self>, client: String, batch: usize, wait: Duration) -> Answer<Hand> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut state = self.state();
+            if state.closed {
+                return Err(closing());
+            }
+            if !state.clients.insert(client.clone()) {
+                // One that has gone does not wait any more, whether the dealer has noticed or not.
+                let gone = |lease: &Waiting| lease.client == client && lease.reply.is_closed();
+                let Some(n) = state.waiting.iter().position(gone) else {
+                    return Err(Fault::bad(
+                        "duplicate client id; a client cannot make multiple leased requests to the same queue",
+                    ));
+                };
+                drop(state.waiting.remove(n));
+            }
+            state.waiting.push_back(Waiting { client, batch, until: Instant::now() + wait, reply });
+        }
+        self.bell.notify_one();
+        Leased { desk: self, answer, arrived: false }.wait().await
+    }
+
+    /// Leases of this process have ended.
+    pub(crate) fn ended(&self, part: &Part, ids: impl Iterator<Item = i64>) {
+        self.state().tallies[part.number as usize].leases.end(ids);
+    }
+
+    /// Something of this partition can be leased again.
+    pub(crate) fn returned(&self, part: &Part, count: usize) {
+        let mut state = self.state();
+        let tally = &mut state.tallies[part.number as usize];
+        tally.unleased += count;
+        tally.stir();
+        self.bell.notify_one();
+    }
+
+    /// Messages that nobody receives go back as if they had never been leased.
+    fn give_back(self: &Arc<Self>, part: u32, messages: Vec<Message>) {
+        let desk = self.clone();
+        tokio::spawn(async move {
+            let part = &desk.parts[part as usize];
+            let fences: Vec<_> = messages.iter().map(Message::fence).collect();
+            desk.ended(part, fences.iter().map(|fence| fence.id));
+            let put_back = async {
+                let (store, _) = part.open(&desk.name).await?;
+                part.member.watched(store.put_back(&fences).await)
+            };
+            match put_back.await {
+                Ok(_) => desk.returned(part, fences.len()),
+                Err(error) => {
+                    let queue = &desk.name;
+                    tracing::warn!(%error, queue, "messages of a client that went away stay leased until they expire");
+                }
+            }
+        });
+    }
+}
+
+/// An answer on its way to a client who may leave before it arrives: what he would have got goes back.
+struct Leased<'a> {
+    desk: &'a Arc<Desk>,
+    answer: oneshot::Receiver<Answer<Hand>>,
+    arrived: bool,
+}
+
+impl Leased<'_> {
+    async fn wait(mut self) -> Answer<Hand> {
+        let answer = (&mut self.answer).await;
+        self.arrived = true;
+        answer.unwrap_or_else(|_| Err(closing()))
+    }
+}
+
+impl Drop for Leased<'_> {
+    fn drop(&mut self) {
+        if self.arrived {
+            return;
+        }
+        self.answer.close();
+        match self.answer.try_recv() {
+            Ok(Ok((part, messages))) => self.desk.give_back(part, messages),
+            // The dealer forgets him.
+            _ => self.desk.bell.notify_one(),
+        }
+    }
+}
+
+fn closing() -> Fault {
+    Fault::failed("queue is shutting down")
+}
+
+fn all_failing() -> Fault {
+    Fault::retry("partition not available; all partitions of the queue are failing, retry again")
+}

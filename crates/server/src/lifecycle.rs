@@ -1,0 +1,159 @@
+//! What happens to queues that nobody looks at: due messages become ready, leases that ran out are recovered, what must die
+//! dies, and what was kept long enough is forgotten.
+//!
+//! Invariants: everything comes from the stores and nothing from memory, so it also happens after a restart; any number of
+//! processes may do this at the same time, because every step takes only rows that nobody else is working on; no step walks
+//! a long queue in one go.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rand::Rng as _;
+use tenure_store::{Error, Import, Queue, Store};
+
+use crate::service::Service;
+use crate::stores::Member;
+use crate::wire::ksuid;
+
+/// How often it is looked what is due.
+const EVERY: Duration = Duration::from_secs(1);
+/// Queues that are looked after in one turn, beside those in use.
+const QUEUES: usize = 25;
+/// Lanes with due messages that are served in one turn.
+const LANES: usize = 1000;
+/// Dead letters that are carried to another store at once.
+const CARRIED: usize = 100;
+/// Finished messages that are forgotten at once.
+const PRUNED: usize = 1000;
+
+/// How far the walks over lanes have come, by store and lane; and over all queues, by store.
+#[derive(Default)]
+struct Walks {
+    lanes: HashMap<(String, i64), i64>,
+    queues: HashMap<String, String>,
+}
+
+/// Looks after all queues until the service ends.
+pub(crate) async fn keep(service: Weak<Service>) {
+    let mut walks = Walks::default();
+    loop {
+        let Some(service) = service.upgrade().filter(|service| !service.is_closing()) else { return };
+        for member in service.stores.all().iter().filter(|member| member.is_up()) {
+            if let Err(error) = turn(&service, member, &mut walks).await {
+                tracing::warn!(%error, store = member.name, "queues could not be looked after");
+            }
+        }
+        drop(service);
+        // Not in step with other processes.
+        let pause = EVERY.mul_f64(rand::rng().random_range(0.8..1.2));
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// One turn in one store.
+async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -> Result<(), Error> {
+    let store = member.store().await?;
+    for lane in member.watched(store.lanes_due(LANES).await)? {
+        member.watched(store.promote(lane).await)?;
+    }
+    for desk in service.open_desks() {
+        for part in desk.parts.iter().filter(|part| Arc::ptr_eq(&part.member, member)) {
+            if let Ok((_, queue)) = part.open(&desk.name).await {
+                tend(&store, member, queue.lanes[part.local() as usize], walks).await?;
+            }
+        }
+    }
+    let pivot = walks.queues.remove(&member.name).unwrap_or_default();
+    let queues = member.watched(store.queue_list(&pivot, None, QUEUES).await)?;
+    if queues.len() == QUEUES
+        && let Some(last) = queues.last()
+    {
+        // The least name behind the last one.
+        walks.queues.insert(member.name.clone(), format!("{}\u{1}", last.name));
+    }
+    for queue in &queues {
+        for lane in &queue.lanes {
+            tend(&store, member, *lane, walks).await?;
+        }
+        member.watched(prune(&store, queue).await)?;
+        if !Arc::ptr_eq(member, service.stores.home()) {
+            carry_dead(service, &store, queue).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Carries dead letters to a dead queue that lives in another store: stored there first, then forgotten here. Should this
+/// end in between, the letter's source keeps it from being stored twice for as long as it is there.
+async fn carry_dead(service: &Arc<Service>, store: &Store, queue: &Queue) -> Result<(), Error> {
+    let dead = store.archive_dead(queue.id, None, CARRIED).await?;
+    if dead.is_empty() {
+        return Ok(());
+    }
+    let home = service.stores.home().store().await?;
+    let Some(name) = home.queue_get(&queue.name).await?.settings.dead_queue else { return Ok(()) };
+    let target = home.queue_get(&name).await?;
+    for id in dead {
+        let Some(letter) = store.archive_get(id).await? else { continue };
+        let now = service.now();
+        let copy = Import {
+            source_id: Some(ksuid::of_message(letter.id)),
+            expire_at: target.settings.expire.map(|expire| now.saturating_add(expire.as_micros() as i64)),
+            kind: letter.kind,
+            encoding: letter.encoding,
+            reference: letter.reference,
+            payload: letter.payload,
+            ..Import::default()
+        };
+        home.message_import(target.lanes[0], vec![copy]).await?;
+        store.archive_delete(queue.id, id).await?;
+    }
+    Ok(())
+}
+
+async fn tend(store: &Store, member: &Member, lane: i64, walks: &mut Walks) -> Result<(), Error> {
+    let walked = walks.lanes.remove(&(member.name.clone(), lane)).unwrap_or(0);
+    let walked = member.watched(store.tend(lane, walked).await)?;
+    if walked > 0 {
+        walks.lanes.insert((member.name.clone(), lane), walked);
+    }
+    Ok(())
+}
+
+/// Forgets what a queue has kept long enough.
+async fn prune(store: &Store, queue: &Queue) -> Result<(), Error> {
+    if queue.settings.retain_completed.is_some() || queue.settings.retain_dead.is_some() {
+        store.archive_prune(queue.id, None, PRUNED).await?;
+    }
+    Ok(())
+}
+
+/// Does at once whatever is due anywhere: for tests that move the clock.
+#[cfg(feature = "test-hooks")]
+pub(crate) async fn settle(service: &Arc<Service>) -> Result<(), Error> {
+    for member in service.stores.all() {
+        let store = member.store().await?;
+        let mut pivot = String::new();
+        loop {
+            let queues = store.queue_list(&pivot, None, 1000).await?;
+            for lane in queues.iter().flat_map(|queue| &queue.lanes) {
+                let mut walked = store.tend(*lane, 0).await?;
+                while walked > 0 {
+                    walked = store.tend(*lane, walked).await?;
+                }
+            }
+            for queue in queues.iter().filter(|_| !Arc::ptr_eq(member, service.stores.home())) {
+                carry_dead(service, &store, queue).await?;
+            }
+            match queues.last().filter(|_| queues.len() == 1000) {
+                Some(last) => pivot = format!("{}\u{1}", last.name),
+                None => break,
+            }
+        }
+    }
+    for desk in service.open_desks() {
+        desk.recount().await;
+    }
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! The queue at work: produce, lease, complete, retry, and what an operator does to all of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tenure_store::{Answer as Finished, Clear, Due, End, Fence, Message, NewMessage, Place, State};
+use tokio::time::Instant;
+
+use crate::desk::{Desk, Part};
+use crate::fault::{Answer, Fault};
+use crate::metrics::Act;
+use crate::rpc::Call;
+use crate::wire::*;
+
+/// What comes sooner than this is not worth scheduling.
+const SOON: i64 = 100_000;
+/// How long a produce that no store takes waits before it tries again.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(15 * 60);
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// Counts a call for as long as it lasts.
+struct Counted<'a>(Vec<&'a AtomicUsize>);
+
+impl<'a> Counted<'a> {
+    fn new(counters: Vec<&'a AtomicUsize>) -> Self {
+        for counter in &counters {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        Counted(counters)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        for counter in &self.0 {
+            counter.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Enters a call that changes messages, unless too many are at it already.
+fn enter<'a>(call: &Call<'_>, desk: &'a Desk, kind: Option<&'a AtomicUsize>) -> Answer<Counted<'a>> {
+    let limit = call.service.options.max_requests_per_queue;
+    if desk.busy.all.load(Ordering::Relaxed) >= limit + desk.waiting() {
+        return Err(Fault::retry("queue is overloaded; try again later"));
+    }
+    Ok(Counted::new(kind.into_iter().chain([&desk.busy.all]).collect()))
+}
+
+/// A request's time-out as its client wrote it, in nanoseconds.
+fn parse_timeout(text: &str) -> Answer<i64> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    go::parse_duration(text)
+        .map_err(|error| Fault::bad(format!("request timeout is invalid; {error} - expected format: 900ms, 5m or 15m")))
+}
+
+fn required(nanos: i64) -> Answer<()> {
+    if nanos == 0 {
+        return Err(Fault::bad("request timeout is required; '5m' is recommended, 15m is the maximum"));
+    }
+    Ok(())
+}
+
+fn too_long(nanos: i64, is: impl Fn(i64, i64) -> bool) -> Answer<()> {
+    if is(nanos, LONGEST.as_nanos() as i64) {
+        let asked = go::format_duration(nanos);
+        return Err(Fault::bad(format!(
+            "request timeout is invalid; maximum timeout is '15m' but '{asked}' was requested"
+        )));
+    }
+    Ok(())
+}
+
+fn too_short(nanos: i64) -> Answer<Duration> {
+    match u64::try_from(nanos).map(Duration::from_nanos) {
+        Ok(timeout) if timeout > SHORTEST => Ok(timeout),
+        _ => {
+            let asked = go::format_duration(nanos);
+            Err(Fault::bad(format!(
+                "request timeout is invalid; minimum timeout is '10ms' but '{asked}' was requested"
+            )))
+        }
+    }
+}
+
+pub(super) async fn produce(call: &Call<'_>, request: QueueProduceRequest) -> Answer {
+    let desk = call.queue(&request.queue_name).await?;
+    let nanos = parse_timeout(&request.request_timeout)?;
+    required(nanos)?;
+    too_long(nanos, |nanos, longest| nanos >= longest)?;
+    let timeout = too_short(nanos)?;
+    let (count, most) = (request.items.len(), call.service.options.max_produce_batch);
+    if count == 0 {
+        return Err(Fault::bad("items cannot be empty; at least one item is required"));
+    }
+    if count > most {
+        return Err(Fault::bad(format!("items is invalid; max_produce_batch_size is {most} but received {count}")));
+    }
+    let _counted = enter(call, &desk, Some(&desk.busy.produces))?;
+    let now = call.service.now();
+    let messages: Vec<NewMessage> = request.items.into_iter().map(|item| new_message(item, now)).collect();
+    let until = Instant::now() + timeout;
+    let ready = messages.iter().filter(|message| message.due.is_none()).count();
+    loop {
+        match store(&desk, messages.clone(), ready).await {
+            Ok(()) => break,
+            // Another partition may take it, or this one in a moment; what may have been stored is not stored twice.
+            Err((fault, again)) if !again || Instant::now() + PAUSE >= until => return Err(fault),
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+    call.service.metrics.count(Act::Produced, &desk.name, count as u64);
+    Ok(Reply::ok())
+}
+
+/// Stores messages in the partition that is next; with a fault comes whether it may be tried again.
+async fn store(desk: &Arc<Desk>, messages: Vec<NewMessage>, ready: usize) -> Result<(), (Fault, bool)> {
+    let count = messages.len();
+    let place = desk.place(count).await.map_err(|fault| (fault, false))?;
+    let part = &desk.parts[place];
+    let enqueued = async {
+        let (store, queue) = part.open(&desk.name).await?;
+        part.member.watched(store.enqueue(&queue, Some(part.local()), messages).await)
+    };
+    match enqueued.await {
+        Ok(_) => {
+            desk.produced(place, count, ready);
+            Ok(())
+        }
+        Err(error) => {
+            desk.not_produced(place, count);
+            let again = error.is_retryable() && !error.is_ambiguous();
+            Err((not_stored(desk, error), again))
+        }
+    }
+}
+
+fn not_stored(desk: &Desk, error: tenure_store::Error) -> Fault {
+    match error.kind() {
+        tenure_store::Kind::NotFound => crate::service::no_such_queue(&desk.name),
+        tenure_store::Kind::InvalidInput => Fault::bad(format!("items is invalid; {error}")),
+        _ => error.into(),
+    }
+}
+
+fn new_message(item: QueueProduceItem, now: i64) -> NewMessage {
+    let label = |text: String| Some(text).filter(|text| !text.is_empty());
+    let due = item.enqueue_at.map(|at| at.to_micros()).filter(|at| *at >= now.saturating_add(SOON));
+    NewMessage {
+        payload: if item.bytes.is_empty() { Bytes::from(item.utf8) } else { item.bytes },
+        due: due.map(Due::At),
+        kind: label(item.kind),
+        encoding: label(item.encoding),
+        reference: label(item.reference),
+        ..NewMessage::default()
+    }
+}
+
+pub(super) async fn lease(call: &Call<'_>, request: QueueLeaseRequest) -> Answer<QueueLeaseResponse> {
+    let desk = call.queue(&request.queue_name).await?;
+    let nanos = parse_timeout(&request.request_timeout)?;
+    if request.client_id.trim().is_empty() {
+        return Err(Fault::bad("invalid client id; cannot be empty"));
+    }
+    let most = call.service.options.max_lease_batch;
+    let batch = usize::try_from(request.batch_size).unwrap_or(0);
+    if batch == 0 {
+        return Err(Fault::bad("invalid batch size; must be greater than zero"));
+    }
+    if batch > most {
+        let message = format!("invalid batch size; max_lease_batch_size is {most}, but {batch} was requested");
+        return Err(Fault::bad(message));
+    }
+    required(nanos)?;
+    too_long(nanos, |nanos, longest| nanos > longest)?;
+    let timeout = too_short(nanos)?;
+    let _counted = enter(call, &desk, None)?;
+    let (partition, messages) = desk.lease(request.client_id, batch, timeout).await?;
+    call.service.metrics.count(Act::Leased, &desk.name, messages.len() as u64);
+    let items = messages.into_iter().map(lease_item).collect();
+    Ok(QueueLeaseResponse { queue_name: request.queue_name, partition: partition as i32, items })
+}
+
+fn lease_item(message: Message) -> QueueLeaseItem {
+    QueueLeaseItem {
+        encoding: message.encoding.unwrap_or_default(),
+        kind: message.kind.unwrap_or_default(),
+        reference: message.reference.unwrap_or_default(),
+        id: ksuid::of_message(message.id),
+        attempts: i32::try_from(message.attempts).unwrap_or(i32::MAX),
+        lease_deadline: Some(Timestamp::from_micros(message.leased_until)),
+        bytes: message.payload,
+    }
+}
+
+pub(super) async fn complete(call: &Call<'_>, request: QueueCompleteRequest) -> Answer {
+    let desk = call.queue(&request.queue_name).await?;
+    let part = desk.part(request.partition)?;
+    let nanos = parse_timeout(&request.request_timeout)?;
+    let (count, most) = (request.ids.len(), call.service.options.max_complete_batch);
+    if count == 0 {
+        return Err(Fault::bad("ids is invalid; list of ids cannot be empty"));
+    }
+    if count > most {
+        return Err(Fault::bad(format!("ids is invalid; max_complete_batch_size is {most} but received {count}")));
+    }
+    too_long(nanos, |nanos, longest| nanos > longest)?;
+    required(nanos)?;
+    too_short_if_negative(nanos)?;
+    let _counted = enter(call, &desk, Some(&desk.busy.completes))?;
+    desk.pass_gate().await?;
+    let ends = request.ids.into_iter().map(|id| (id, End::Complete)).collect();
+    let done = finish(&desk, part, ends, "item(s) cannot be completed").await;
+    call.service.metrics.count(Act::Completed, &desk.name, done.as_ref().map_or_else(|(done, _)| *done, |done| *done));
+    done.map(|_| Reply::ok()).map_err(|(_, fault)| fault)
+}
+
+/// The original lets negative time-outs of completes through; nobody means them.
+fn too_short_if_negative(nanos: i64) -> Answer<()> {
+    if nanos < 0 { too_short(nanos).map(drop) } else { Ok(()) }
+}
+
+pub(super) async fn retry(call: &Call<'_>, request: QueueRetryRequest) -> Answer {
+    let desk = call.queue(&request.queue_name).await?;
+    let part = desk.part(request.partition)?;
+    let (count, most) = (request.items.len(), call.service.options.max_complete_batch);
+    if count == 0 {
+        return Err(Fault::bad("items is invalid; list of items cannot be empty"));
+    }
+    if count > most {
+        return Err(Fault::bad(format!("items is invalid; max_complete_batch_size is {most} but received {count}")));
+    }
+    let _counted = enter(call, &desk, Some(&desk.busy.completes))?;
+    desk.pass_gate().await?;
+    let now = call.service.now();
+    let end = |item: &QueueRetryItem| {
+        let due = item.retry_at.as_ref().map(Timestamp::to_micros).filter(|at| *at >= now.saturating_add(SOON));
+        match due {
+            _ if item.dead => End::Bury { reason: "declared dead by its consumer".to_owned() },
+            // Under the same id while it waits; promotion gives it a new one.
+            Some(at) => End::Retry { due: Some(Due::At(at)), place: Place::Tail },
+            None => End::Retry { due: None, place: Place::Tail },
+        }
+    };
+    let ready = request.items.iter().filter(|item| matches!(end(item), End::Retry { due: None, .. })).count();
+    let ends = request.items.into_iter().map(|item| (item.id.clone(), end(&item))).collect();
+    let done = finish(&desk, part, ends, "item(s) cannot be retried").await;
+    if ready > 0 {
+        desk.returned(part, ready);
+    }
+    call.service.metrics.count(Act::Retried, &desk.name, done.as_ref().map_or_else(|(done, _)| *done, |done| *done));
+    done.map(|_| Reply::ok()).map_err(|(_, fault)| fault)
+}
+
+/// Ends leases one after the other until one cannot be. Returns how many were ended, and why not the next.
+async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &str) -> Result<u64, (u64, Fault)> {
+    let (store, queue) = part.open(&desk.name).await.map_err(|error| (0, part.fault(error)))?;
+    let (lane, keeps) = (queue.lanes[part.local() as usize], queue.settings.retain_completed.is_some());
+    // What comes before a malformed id is done all the same.
+    let mut malformed = None;
+    let mut items = Vec::with_capacity(ends.len());
+    let mut ids = Vec::with_capacity(ends.len());
+    for (id, end) in ends {
+        match item_id(&id) {
+            // An id that is not one of ours is no message's id, and none is 0.
+            Ok(ksuid) => {
+                let end = if end == End::Complete && !keeps { End::Discard } else { end };
+                items.push((Fence::any(ksuid.message().unwrap_or(0)).within(lane), end));
+            }
+            Err(fault) => {
+                malformed = Some(fault);
+                break;
+            }
+        }
+        ids.push(id);
+    }
+    let positions: Vec<i64> = items.iter().map(|(fence, _)| fence.id).collect();
+    let answers = match items.is_empty() {
+        true => Vec::new(),
+        false => part.member.watched(store.finish_in_order(items).await).map_err(|error| (0, part.fault(error)))?,
+    };
+    let is_done = |answer: &Finished| matches!(answer, Finished::Done | Finished::Already);
+    let done = answers.iter().take_while(|answer| is_done(answer)).count();
+    desk.ended(part, positions[..done].iter().copied());
+    let fault = match ids.get(done) {
+        Some(id) => {
+            let live = store.message_list(lane, State::Live, positions[done], 1).await;
+            let live = live.map_err(|error| (done as u64, part.fault(error)))?;
+            match live.first().is_some_and(|message| message.id == positions[done]) {
+                true => Fault::bad(format!("{refusal}; '{id}' is not marked as leased")),
+                false => Fault::bad(format!("invalid storage id; '{id}' does not exist")),
+            }
+        }
+        None => match malformed {
+            Some(fault) => fault,
+            None => return Ok(done as u64),
+        },
+    };
+    Err((done as u64, fault))
+}
+
+/// An item's id as a client wrote it.
+pub(super) fn item_id(id: &str) -> Answer<ksuid::Ksuid> {
+    ksuid::parse(id).map_err(|reason| Fault::bad(format!("invalid storage id; '{id}': {reason}")))
+}
+
+pub(super) async fn stats(call: &Call<'_>, request: QueueStatsRequest) -> Answer<QueueStatsResponse> {
+    let desk = call.queue(&request.queue_name).await?;
+    let mut partitions = Vec::with_capacity(desk.parts.len());
+    for part in &desk.parts {
+        let mut stats = QueuePartitionStats {
+            partition: part.number as i32,
+            failures: i32::try_from(part.member.failures()).unwrap_or(i32::MAX),
+            average_age: "0s".to_owned(),
+            average_leased_age: "0s".to_owned(),
+            ..QueuePartitionStats::default()
+        };
+        // A partition whose store is away is shown as failing, not as empty.
+        if let Ok((store, queue)) = part.open(&desk.name).await
+            && let Ok(lane) = part.member.watched(store.lane_stats(queue.lanes[part.local() as usize]).await)
+        {
+            let age = |age: Option<Duration>| go::format_duration(age.map_or(0, |age| age.as_nanos() as i64));
+            let count = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
+            stats.total = count(lane.ready + lane.leased);
+            stats.total_leased = count(lane.leased);
+            stats.scheduled = count(lane.scheduled);
+            stats.average_age = age(lane.average_age);
+            stats.average_leased_age = age(lane.average_lease_left);
+        }
+        stats.failures = i32::try_from(part.member.failures()).unwrap_or(i32::MAX);
+        partitions.push(stats);
+    }
+    let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed) as i32;
+    let logical = QueueLogicalStats {
+        produce_waiting: count(&desk.busy.produces),
+        lease_waiting: desk.waiting() as i32,
+        complete_waiting: count(&desk.busy.completes),
+        in_flight: count(&desk.busy.all),
+        partitions,
+    };
+    Ok(QueueStatsResponse { queue_name: request.queue_name, logical_queues: vec![logical] })
+}
+
+pub(super) async fn clear(call: &Call<'_>, request: QueueClearRequest) -> Answer {
+    let desk = call.queue(&request.queue_name).await?;
+    if !request.queue && !request.scheduled {
+        return Err(Fault::bad("invalid clear request; one of 'queue', 'scheduled' must be true"));
+    }
+    let which =
+        Clear { ready: request.queue, leased: request.queue && request.destructive, scheduled: request.scheduled };
+    for part in &desk.parts {
+        let (store, lane) = part.lane(&desk.name).await?;
+        part.member.watched(store.lane_clear(lane, which).await).map_err(|error| part.fault(error))?;
+    }
+    desk.recount().await;
+    Ok(Reply::ok())
+}
+
+pub(super) async fn reload(call: &Call<'_>, request: QueueReloadRequest) -> Answer {
+    let desk = call.queue(&request.queue_name).await?;
+    desk.recount().await;
+    Ok(Reply::ok())
+}

@@ -1,0 +1,1 @@
+delete from tenure.api_key where id = $1

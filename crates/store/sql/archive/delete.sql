@@ -1,0 +1,1 @@
+delete from tenure.archive where queue = $1 and id = $2

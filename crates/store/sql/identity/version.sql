@@ -1,0 +1,1 @@
+select version from tenure.identity where id = 1

@@ -1,0 +1,1 @@
+delete from tenure.namespace where name = $1

@@ -1,0 +1,3 @@
+select name, description, key_tag, created_at
+from tenure.namespace
+where name = $1

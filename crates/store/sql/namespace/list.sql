@@ -1,0 +1,5 @@
+select name, description, key_tag, created_at
+from tenure.namespace
+where name >= $1
+order by name
+limit $2

@@ -1,0 +1,1 @@
+select exists (select 1 from tenure.role_binding where role_id = $1) as bound

@@ -1,0 +1,1 @@
+delete from tenure.role where id = $1

@@ -1,0 +1,1 @@
+delete from tenure.users where id = $1

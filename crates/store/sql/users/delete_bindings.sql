@@ -1,0 +1,1 @@
+delete from tenure.role_binding where user_id = $1

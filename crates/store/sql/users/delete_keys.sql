@@ -1,0 +1,1 @@
+delete from tenure.api_key where user_id = $1

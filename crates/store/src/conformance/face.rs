@@ -1,0 +1,134 @@
+//! What faces need that park their callers themselves and whose callers may name any id.
+
+use super::*;
+use crate::{Due, End, Kind, Place, State};
+
+async fn two(h: &Harness) -> (Queue, Queue) {
+    (h.queue().await, h.store.queue_create("others", Settings::default()).await.unwrap())
+}
+
+pub async fn a_fence_within_a_lane_holds_nothing_elsewhere(h: &Harness) {
+    let (queue, others) = two(h).await;
+    for payload in ["a", "b"] {
+        h.put(&queue, payload).await;
+    }
+    let ids: Vec<i64> = h.take(&queue, 2).await.iter().map(|message| message.id).collect();
+    let foreign = Fence::any(ids[0]).within(others.lanes[0]);
+    let soon = Some(Due::In(Duration::from_secs(1)));
+    assert_eq!(h.store.complete(&[foreign]).await.unwrap(), [Answer::Lost]);
+    assert_eq!(h.store.discard(&[foreign]).await.unwrap(), [Answer::Lost]);
+    assert_eq!(h.store.release(&[foreign]).await.unwrap(), [Answer::Lost]);
+    assert_eq!(h.store.retry(&[foreign], None, Place::Tail).await.unwrap(), [Answer::Lost]);
+    assert_eq!(h.store.retry(&[foreign], soon, Place::Tail).await.unwrap(), [Answer::Lost]);
+    assert_eq!(h.store.bury(&[foreign], "because").await.unwrap(), [Answer::Lost]);
+    assert_eq!(h.store.extend(&[foreign], Duration::from_secs(1)).await.unwrap(), [None]);
+    assert_eq!(h.store.archive(&[foreign]).await.unwrap(), [None]);
+    assert_eq!(h.store.message_delete(Some(others.lanes[0]), &ids).await.unwrap(), [false, false]);
+    assert_eq!(h.complete(Fence::any(ids[0]).within(queue.lanes[0])).await, Answer::Done);
+    assert_eq!(h.store.message_delete(Some(queue.lanes[0]), &ids).await.unwrap(), [false, true]);
+}
+
+pub async fn leases_end_in_order_until_one_cannot_be(h: &Harness) {
+    let queue = h.queue().await;
+    for payload in ["a", "b", "c", "d"] {
+        h.put(&queue, payload).await;
+    }
+    let leased = h.take(&queue, 3).await;
+    let ready = h.store.message_list(queue.lanes[0], State::Ready, 0, 9).await.unwrap()[0].id;
+    let end = |id: i64, end: End| (Fence::any(id).within(queue.lanes[0]), end);
+    let later = End::Retry { due: Some(Due::In(Duration::from_secs(9))), place: Place::Tail };
+    let answers = h
+        .store
+        .finish_in_order(vec![
+            end(leased[0].id, End::Discard),
+            end(leased[1].id, later),
+            end(ready, End::Complete),
+            end(leased[2].id, End::Complete),
+        ])
+        .await
+        .unwrap();
+    assert_eq!(answers, [Answer::Done, Answer::Done, Answer::Lost, Answer::Skipped]);
+    let stats = h.store.lane_stats(queue.lanes[0]).await.unwrap();
+    assert_eq!((stats.ready, stats.leased, stats.scheduled), (1, 1, 1));
+    let tail = End::Retry { due: None, place: Place::Tail };
+    let answers = h.store.finish_in_order(vec![end(leased[2].id, tail), end(7_000_000, End::Discard)]).await.unwrap();
+    assert_eq!(answers, [Answer::Done, Answer::Unknown]);
+    assert_eq!(payloads(&h.take(&queue, 9).await), ["d", "c"]);
+}
+
+pub async fn one_callers_failure_leaves_other_callers_alone(h: &Harness) {
+    let queue = h.queue().await;
+    for n in 0..40 {
+        h.put(&queue, &n.to_string()).await;
+    }
+    let leased = h.take(&queue, 40).await;
+    let mut calls = Vec::new();
+    for pair in leased.chunks(2) {
+        let mut chain: Vec<(Fence, End)> = pair.iter().map(|message| (message.fence(), End::Discard)).collect();
+        chain.insert(1, (Fence::any(9_000_000), End::Discard));
+        let store = h.store.clone();
+        calls.push(tokio::spawn(async move { store.finish_in_order(chain).await.unwrap() }));
+    }
+    for call in calls {
+        assert_eq!(call.await.unwrap(), [Answer::Done, Answer::Unknown, Answer::Skipped]);
+    }
+    assert_eq!(h.store.lane_stats(queue.lanes[0]).await.unwrap().leased, 20);
+}
+
+pub async fn a_watch_ends_when_something_becomes_ready_and_a_look_takes_it(h: &Harness) {
+    let queue = h.queue_with(Settings { tail_on_expiry: true, ..Settings::default() }).await;
+    let lane = queue.lanes[0];
+    assert!(h.store.take(lane, 5).await.unwrap().is_empty());
+    let mut watch = h.store.watch(&queue.lanes);
+    h.put(&queue, "x").await;
+    tokio::time::timeout(Duration::from_secs(5), watch.wait()).await.unwrap();
+    let taken = h.store.take(lane, 5).await.unwrap();
+    assert_eq!((payloads(&taken), taken[0].attempts), (vec!["x".to_owned()], 1));
+    h.advance(30_000);
+    assert_eq!(h.store.recover(lane).await.unwrap(), 1);
+    let again = h.store.take(lane, 5).await.unwrap();
+    assert!(again[0].id > taken[0].id && again[0].attempts == 2);
+}
+
+pub async fn ready_messages_are_counted_up_to_a_bound(h: &Harness) {
+    let queue = h.queue().await;
+    for n in 0..5 {
+        h.put(&queue, &n.to_string()).await;
+    }
+    h.take(&queue, 1).await;
+    assert_eq!(h.store.lane_ready(queue.lanes[0], 100).await.unwrap(), 4);
+    assert_eq!(h.store.lane_ready(queue.lanes[0], 3).await.unwrap(), 3);
+}
+
+pub async fn tending_a_lane_does_what_is_due_wherever_it_stands(h: &Harness) {
+    let settings = Settings { tail_on_expiry: true, max_attempts: Some(1), ..Settings::default() };
+    let queue = h.queue_with(settings).await;
+    let lane = queue.lanes[0];
+    let with = |expire: u64| NewMessage { expire: Some(Duration::from_secs(expire)), ..NewMessage::new("x") };
+    let messages: Vec<NewMessage> = (0..5500).map(|n| with(if n == 5400 { 10 } else { 3600 })).collect();
+    h.store.enqueue(&queue, None, messages).await.unwrap();
+    h.put_message(&queue, NewMessage { due: Some(Due::In(Duration::from_secs(5))), ..with(3600) }).await;
+    assert_eq!(h.take(&queue, 2).await.len(), 2);
+    h.advance(30_000);
+    assert_eq!(h.store.lanes_due(10).await.unwrap(), [lane]);
+    let walked = h.store.tend(lane, 0).await.unwrap();
+    assert!(walked > 0, "a long lane is not walked in one go");
+    assert!(h.store.lanes_due(10).await.unwrap().is_empty());
+    assert_eq!(h.store.tend(lane, walked).await.unwrap(), 0);
+    // Two had used up their only attempt, one had expired, and the scheduled one has come.
+    let stats = h.store.lane_stats(lane).await.unwrap();
+    assert_eq!((stats.ready, stats.leased, stats.scheduled), (5498, 0, 0));
+    assert_eq!(h.store.archive_count(queue.id).await.unwrap().1, 3);
+}
+
+pub async fn a_queue_may_have_only_some_of_its_partitions_here(h: &Harness) {
+    let settings = Settings { partitions: 5, placement: "main=2,east=3".to_owned(), ..Settings::default() };
+    let created = h.store.queue_create_part("spread", settings.clone(), 2).await.unwrap();
+    assert_eq!((created.lanes.len(), created.settings.partitions), (2, 5));
+    let changed = Settings { placement: "elsewhere=5".to_owned(), max_attempts: Some(3), ..settings };
+    let updated = h.store.queue_update("spread", changed).await.unwrap();
+    assert_eq!((updated.settings.placement.as_str(), updated.settings.max_attempts), ("main=2,east=3", Some(3)));
+    assert_eq!(h.store.queue_get("spread").await.unwrap(), updated);
+    let error = h.store.enqueue(&updated, Some(2), vec![NewMessage::new("x")]).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidInput);
+}

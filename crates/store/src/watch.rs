@@ -1,0 +1,66 @@
+//! For faces that park their callers themselves: when to look into some lanes, and one look.
+//!
+//! Invariants: what became ready after a watch was made, here or elsewhere, ends its next wait; a wait that ends promises
+//! nothing, the look decides.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::clock::Moved;
+use crate::error::Result;
+use crate::receipt::Receipt;
+use crate::store::{Shared, Store};
+use crate::types::Message;
+use crate::wake::Lane;
+
+/// Knows when something may be ready in some lanes of a store.
+pub struct Watch {
+    shared: Arc<Shared>,
+    lanes: Vec<Arc<Lane>>,
+    woken: Arc<Notify>,
+    clock_moved: Moved,
+}
+
+impl Watch {
+    /// Waits until there is reason to look. After a failed look nothing is known: pause before the next one.
+    pub async fn wait(&mut self) {
+        let hub = self.shared.hub.clone();
+        let _waiting = hub.wait();
+        tokio::select! {
+            () = self.woken.notified() => {}
+            () = self.clock_moved.wait() => {}
+            () = tokio::time::sleep(hub.rest(&self.lanes)) => {}
+        }
+    }
+}
+
+impl Store {
+    /// Watches lanes from now on.
+    pub fn watch(&self, lanes: &[i64]) -> Watch {
+        let shared = self.shared().clone();
+        let woken = Arc::new(Notify::new());
+        for lane in lanes {
+            shared.hub.subscribe(*lane, &woken);
+        }
+        let lanes = lanes.iter().map(|lane| shared.hub.lane(*lane)).collect();
+        let clock_moved = shared.hub.clock.watch();
+        Watch { shared, lanes, woken, clock_moved }
+    }
+
+    /// Leases up to `limit` messages of one lane, at once and for as long as its queue says. For callers that merge and
+    /// deal by themselves: others [`claim`](Store::claim).
+    pub async fn take(&self, lane: i64, limit: usize) -> Result<Vec<Message>> {
+        let (reply, answer) = oneshot::channel();
+        let shared = self.shared().clone();
+        // A task of its own: what is leased for a caller that has gone is given back, not left to run out.
+        tokio::spawn(async move {
+            let lane = shared.hub.lane(lane);
+            let taken = shared.take(&lane, limit, None, None).await;
+            if let Err(Ok(messages)) = reply.send(taken) {
+                shared.give_back(messages);
+            }
+        });
+        Receipt::new(answer, |messages| self.shared().give_back(messages)).wait().await
+    }
+}
