@@ -1,8 +1,8 @@
 //! Our acts beside bare hand-written SQL, in one run, on one database, printed as ratios.
 //!
 //! Scenarios S1 to S6: enqueue one by one, enqueue in bulk, drain, produce and consume at a pace, idle pickup, and what
-//! hurts (a large backlog, many leases, an old snapshot). The library and the server stand beside the kernel instead. Both
-//! sides take turns; each figure is the median of the repetitions.
+//! hurts (a large backlog, many leases, an old snapshot). The library and the server stand beside the kernel instead.
+//! Both sides take turns; each figure is the median of the repetitions.
 
 mod bare;
 mod bare_sqlite;
@@ -23,8 +23,8 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + S
 /// Measures Tenure beside bare SQL.
 #[derive(Parser)]
 struct Cli {
-    /// Only scenarios whose name begins with one of these: s1, s2, s3, s4, s5, s6a, s6b, library, sqlite, memory, http. Rows
-    /// of http are named like http-sqlite-64x1-100B: store, connections x messages in a call, bytes in a message.
+    /// Only scenarios whose name begins with one of these: s1, s2, s3, s4, s5, s6a, s6b, library, sqlite, memory, http.
+    /// Rows of http are named like http-sqlite-64x1-100B: store, connections, messages in a call, bytes in a message.
     only: Vec<String>,
     /// Repetitions of each measurement.
     #[arg(long, default_value_t = 3)]

@@ -58,7 +58,7 @@ impl Drop for Server {
 pub(crate) fn cpu(process: u32) -> Result<f64> {
     let path = format!("/proc/{process}/stat");
     let stat = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    // The second field is the program's name in parentheses, which may hold anything; utime and stime are fields 14, 15.
+    // The second field is the program's name in parentheses, which may hold anything; the 14th and 15th are the times.
     let (_, rest) = stat.rsplit_once(')').ok_or_else(|| format!("{path} has no name in it"))?;
     let mut ticks = 0.0;
     for field in rest.split_whitespace().skip(11).take(2) {

@@ -1,4 +1,4 @@
-//! What the client sends and reads: the few messages of crates/server/proto that it needs, with the fields that it needs.
+//! What the client sends and reads: the messages of crates/server/proto that it needs, with the fields that it needs.
 
 use bytes::Bytes;
 use prost::Message;

@@ -143,7 +143,7 @@ fn post(uri: &str, body: Body) -> Result<Request<Body>, CliError> {
 
 /// What paths are appended to: the address as it was given, or with http:// before it when it has no scheme.
 fn base(url: &str) -> Result<String, CliError> {
-    let given = url.trim().trim_end_matches('/');
+    let given = url.trim();
     let base = if given.contains("://") { given.to_owned() } else { format!("http://{given}") };
     let wrong = |why: &str| {
         CliError::new(format!("the address of the server {why}"))
@@ -157,7 +157,7 @@ fn base(url: &str) -> Result<String, CliError> {
         None => Err(wrong("names no host")),
         Some(authority) if authority.as_str().contains('@') => Err(wrong("holds a user: give a key with --key")),
         Some(_) if uri.query().is_some() => Err(wrong("has a query, which it cannot have")),
-        Some(_) => Ok(base),
+        Some(_) => Ok(base.trim_end_matches('/').to_owned()),
     }
 }
 

@@ -46,8 +46,8 @@ const REQUIRED: &[(&str, &[&str])] = &[
     ("NamespacesDeleteRequest", &["name"]),
     ("UserCreateRequest", &["username"]),
     ("UsersDeleteRequest", &["id"]),
-    ("APIKeyCreateRequest", &["user_id"]),
-    ("APIKeysDeleteRequest", &["id"]),
+    ("ApiKeyCreateRequest", &["user_id"]),
+    ("ApiKeysDeleteRequest", &["id"]),
     ("RoleCreateRequest", &["namespace", "name"]),
     ("RoleUpdateRequest", &["namespace", "name"]),
     ("RolesDeleteRequest", &["name"]),
@@ -331,7 +331,7 @@ fn described(file: &FileDescriptorProto) -> Vec<(String, Described)> {
     let describe = |(at, message): (i32, &DescriptorProto)| {
         let comment = |path: &[i32]| comments.get(path).cloned();
         let fields = (0..).zip(&message.field).map(|(field, _)| comment(&[4, at, 2, field])).collect();
-        (message.name().to_owned(), Described { message: message.clone(), comment: comment(&[4, at]), fields })
+        (rust_name(message.name()), Described { message: message.clone(), comment: comment(&[4, at]), fields })
     };
     (0..).zip(&file.message_type).map(describe).collect()
 }
@@ -359,7 +359,7 @@ fn add(messages: &BTreeMap<String, Described>, name: &str, schemas: &mut Map<Str
     }
     schemas.insert(name.to_owned(), schema);
     for field in &message.field {
-        add(messages, last(field.type_name()), schemas);
+        add(messages, &rust_name(last(field.type_name())), schemas);
     }
 }
 
@@ -384,10 +384,15 @@ fn value(field: &FieldDescriptorProto) -> Value {
         Type::Message if field.type_name() == ".google.protobuf.Timestamp" => {
             json!({ "type": "string", "format": "date-time" })
         }
-        Type::Message => reference(last(field.type_name())),
+        Type::Message => reference(&rust_name(last(field.type_name()))),
         // A type that the protocol does not use; a test fails when that changes.
         _ => json!({}),
     }
+}
+
+/// The name of a message as the table of RPCs has it: prost writes `APIKey` as `ApiKey`.
+fn rust_name(name: &str) -> String {
+    name.replacen("API", "Api", 1)
 }
 
 /// The name of a message without its package.
