@@ -2,8 +2,8 @@
 //! and over keep-alive connections to a server in a process of its own, so that its CPU can be told from ours.
 //!
 //! Invariants: both sides run the same loops, on a new and empty store, with the same settings of the queue; they take
-//! turns; the kernel's callers have the runtime of the benchmark, the client's one thread of their own, so that the load
-//! takes as little as it can from the server whose cores it shares.
+//! turns; the kernel's callers have the runtime of the benchmark, the client's one thread of their own, so that the
+//! load takes as little as it can from the server whose cores it shares.
 
 mod client;
 mod drive;

@@ -91,6 +91,8 @@ fn run(command: Command) -> Result<()> {
         Command::Model { first } => model(first),
         Command::Bench { rest } => {
             let cluster = Cluster::start(Durability::Full)?;
+            // The HTTP rows run the server as a process of its own, which they find beside the benchmark.
+            Cargo::new(&["build", "--release", "--package", "tenure-server"]).run()?;
             Cargo::new(&["run", "--release", "--package", "tenure-bench", "--"])
                 .args(&rest)
                 .env("TENURE_BENCH_POSTGRES", cluster.dsn())

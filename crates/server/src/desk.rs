@@ -44,6 +44,8 @@ struct Waiting {
     client: String,
     batch: usize,
     until: Instant,
+    /// Whether a pass has found nothing for it.
+    looked: bool,
     reply: oneshot::Sender<Answer<Hand>>,
 }
 
@@ -178,9 +180,15 @@ impl Desk {
         part.ok_or_else(|| Fault::bad(format!("partition is invalid; '{number}' is not a valid partition")))
     }
 
-    /// How many leases wait.
+    /// How many leases wait, also while the dealer has them in hand.
     pub(crate) fn waiting(&self) -> usize {
         self.state().clients.len()
+    }
+
+    /// How many leases are known to find nothing for now: what becomes ready next is dealt to all of them.
+    pub(crate) fn parked(&self) -> usize {
+        let state = self.state();
+        state.waiting.iter().filter(|lease| lease.looked || state.paused).count()
     }
 
     /// Counts anew what can be leased in each partition. One partition needs no counting: there is no choice.
@@ -334,7 +342,7 @@ impl Desk {
                 };
                 drop(state.waiting.remove(n));
             }
-            state.waiting.push_back(Waiting { client, batch, until: Instant::now() + wait, reply });
+            state.waiting.push_back(Waiting { client, batch, until: Instant::now() + wait, looked: false, reply });
         }
         self.bell.notify_one();
         Leased { desk: self, answer, arrived: false }.wait().await

@@ -30,6 +30,8 @@ use crate::{health, openapi};
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// How long a store may take to say that it works.
 const PROBE: Duration = Duration::from_secs(5);
+/// How much beyond its limit of a body that is too long is read, and thrown away.
+const DRAINED: usize = 8 << 20;
 /// The page may load nothing but the description that it shows.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'";
 
@@ -136,6 +138,7 @@ fn limit(service: &Service, rpc: &Rpc) -> usize {
 async fn read(service: &Service, request: Request, limit: usize) -> Answer<(Bytes, OwnedSemaphorePermit)> {
     let declared = text(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
     if declared.is_some_and(|length| length > limit) {
+        drain(request.into_body(), limit).await;
         return Err(too_large(limit));
     }
     let most = service.options.max_body_memory >> 10;
@@ -151,6 +154,7 @@ async fn collect(mut body: Body, limit: usize) -> Answer<Bytes> {
         let frame = frame.map_err(|error| Fault::transport(format!("the request body could not be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + rest.len() + data.len() > limit {
+            drain(body, limit).await;
             return Err(too_large(limit));
         }
         // Nearly every body is one frame, which is then not copied.
@@ -167,6 +171,18 @@ async fn collect(mut body: Body, limit: usize) -> Answer<Bytes> {
     whole.extend_from_slice(&first);
     whole.extend_from_slice(&rest);
     Ok(whole.freeze())
+}
+
+/// Throws away what is left of a body that is too long, within reason: a connection that is closed while its client still
+/// sends is reset, and the client never sees why.
+async fn drain(mut body: Body, limit: usize) {
+    let mut left = limit + DRAINED;
+    while let Some(Ok(frame)) = body.frame().await {
+        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        if left == 0 {
+            return;
+        }
+    }
 }
 
 /// Binary units where the limit divides by 1024, decimal ones elsewhere, as the original prints them.

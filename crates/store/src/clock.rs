@@ -22,6 +22,9 @@ use crate::value::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Option<Arc<watch::Sender<Hands>>>);
 
+/// How long a clock that was set stands still.
+const HOLD: Duration = Duration::from_secs(1);
+
 /// What a clock of ours shows: a time, and since when it runs on from there; none: it stands.
 #[derive(Clone, Copy, Debug)]
 struct Hands {
@@ -46,13 +49,14 @@ impl Clock {
         Clock(Some(Arc::new(watch::Sender::new(Hands { at: now, since: Some(Instant::now()) }))))
     }
 
-    /// Sets a clock of ours and wakes whoever waits for a time; one that runs goes on running from there.
+    /// Sets a clock of ours and wakes whoever waits for a time. One that runs stands for a second first, so that what
+    /// happens then happens exactly at that time, and goes on running from there.
     ///
     /// # Panics
     /// When this is the database's clock: nobody can set that.
     pub fn set(&self, micros: i64) {
         let ours = self.0.as_ref().expect("only a clock of ours can be set");
-        ours.send_modify(|hands| *hands = Hands { at: micros, since: hands.since.map(|_| Instant::now()) });
+        ours.send_modify(|hands| *hands = Hands { at: micros, since: hands.since.map(|_| Instant::now() + HOLD) });
     }
 
     /// Moves a fixed clock forward and wakes whoever waits for a time.

@@ -149,6 +149,7 @@ statements! {
     MESSAGE_REQUEUE = pair "message/requeue";
     MESSAGE_RESERVE = sqlite "message/reserve";
     MESSAGE_SCHEDULE = pair "message/schedule";
+    MESSAGE_SPENT = pair "message/spent";
     NAMESPACE_CREATE = both "namespace/create";
     NAMESPACE_DELETE = both "namespace/delete";
     NAMESPACE_ENSURE = both "namespace/ensure";

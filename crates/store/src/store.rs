@@ -310,6 +310,7 @@ impl Store {
     pub async fn finish_in_order(&self, items: Vec<(Fence, End)>) -> Result<Vec<Answer>> {
         let mut chain = Vec::with_capacity(items.len());
         for (fence, end) in items {
+            let mortal = matches!(end, End::Retry { .. });
             let (keep, verb) = match end {
                 End::Complete => (fence.keep, Verb::Complete),
                 End::Discard => (false, Verb::Complete),
@@ -319,7 +320,7 @@ impl Store {
                     (fence.keep, Verb::Bury { outcome: Outcome::Dead, reason, uncount: false })
                 }
             };
-            chain.push(Finish { chained: !chain.is_empty(), ..Finish::new(Fence { keep, ..fence }, verb) });
+            chain.push(Finish { chained: !chain.is_empty(), mortal, ..Finish::new(Fence { keep, ..fence }, verb) });
         }
         let bytes = chain.len() * std::mem::size_of::<Finish>();
         let finished = self.inner.finishes.call(chain, bytes).await?;

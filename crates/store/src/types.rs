@@ -304,7 +304,8 @@ pub enum End {
     Complete,
     /// It is done, and no copy is kept whatever its queue says.
     Discard,
-    /// It is to be leased again: at once or when due, at its place or at the tail.
+    /// It is to be leased again: at once or when due, at its place or at the tail. One that has used up its attempts is
+    /// buried instead.
     Retry {
         /// When it is ready again; none: at once.
         due: Option<Due>,

@@ -151,7 +151,7 @@ impl Desk {
         let mut state = self.state();
         let more = !left.is_empty() && left.len() < count && state.tallies.iter().any(|tally| tally.maybe);
         for lease in left.into_iter().rev() {
-            state.waiting.push_front(lease);
+            state.waiting.push_front(Waiting { looked: true, ..lease });
         }
         more
     }

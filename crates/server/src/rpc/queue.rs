@@ -338,7 +338,7 @@ pub(super) async fn stats(call: &Call<'_>, request: QueueStatsRequest) -> Answer
     let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed) as i32;
     let logical = QueueLogicalStats {
         produce_waiting: count(&desk.busy.produces),
-        lease_waiting: desk.waiting() as i32,
+        lease_waiting: desk.parked() as i32,
         complete_waiting: count(&desk.busy.completes),
         in_flight: count(&desk.busy.all),
         partitions,

@@ -128,7 +128,7 @@ pub(crate) async fn ids_of_other_queues_and_partitions_do_not_exist(backend: Bac
     let (queue, lease, _) = leased(api, &json!({ "requested_partitions": 2 }), 1).await;
     let (here, there) = (lease.partition, 1 - lease.partition);
     for (partition, id) in [(here, foreign.id()), (there, lease.id())] {
-        let request = complete_request(&queue, partition, &[id.clone()]);
+        let request = complete_request(&queue, partition, std::slice::from_ref(&id));
         api.bad("queue.complete", &request, &unknown(&id)).await;
         let request = json!({ "queue_name": queue, "partition": partition, "items": [{ "id": id, "dead": true }] });
         api.bad("queue.retry", &request, &unknown(&id)).await;
@@ -145,7 +145,7 @@ pub(crate) async fn what_is_completed_or_scheduled_does_not_exist(backend: Backe
     let lease = api.lease(&queue, 1).await;
     api.complete(&queue, 0, &lease.ids()).await;
     for id in [scheduled, lease.id()] {
-        api.bad("queue.complete", &complete_request(&queue, 0, &[id.clone()]), &unknown(&id)).await;
+        api.bad("queue.complete", &complete_request(&queue, 0, std::slice::from_ref(&id)), &unknown(&id)).await;
         let request = json!({ "queue_name": queue, "items": [{ "id": id }] });
         api.bad("queue.retry", &request, &unknown(&id)).await;
     }

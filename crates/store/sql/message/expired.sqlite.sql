@@ -7,7 +7,7 @@ where m.lane = $2
   and m.id >= $3
   and m.id < $5
   and m.leased_until > 0
-  and m.leased_until <= {now}
+  and m.leased_until < {now}
   and m.key is null
 order by m.id
 limit $4

@@ -4,5 +4,6 @@ insert into tenure.queue (
 )
 select
     $2, $3, $4, $5, $6, $7, (select d.id from tenure.queue d where d.name = $8), $9,
-    $10, $11, $12, $13, $14, null, {now}, {now}
+    $10, $11, $12, $13, $14, null, c.now, c.now
+from (select {now} as now) c
 returning id, created_at

@@ -135,13 +135,13 @@ pub async fn a_queue_can_send_expired_leases_to_the_tail(h: &Harness) {
     let queue = h.queue_with(Settings { tail_on_expiry: true, ..attempts(2) }).await;
     let enqueued = h.store.enqueue(&queue, None, numbered(2)).await.unwrap();
     let first = h.take_one(&queue).await;
-    h.advance(30_000);
+    h.advance(30_001);
     let again = h.take(&queue, 9).await;
     assert_eq!(payloads(&again), ["1", "0"]);
     assert_eq!((again[1].identity(), again[1].attempts), (enqueued[0].id, 2));
     assert!(again[1].id > first.id);
     assert_eq!(h.complete(first.fence()).await, Answer::Lost);
-    h.advance(30_000);
+    h.advance(30_001);
     // Its attempts are spent: the other one has one left.
     assert_eq!(h.store.recover(queue.lanes[0]).await.unwrap(), 2);
     let ready = h.store.message_list(queue.lanes[0], State::Ready, 0, 9).await.unwrap();

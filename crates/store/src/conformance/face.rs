@@ -56,6 +56,26 @@ pub async fn leases_end_in_order_until_one_cannot_be(h: &Harness) {
     assert_eq!(payloads(&h.take(&queue, 9).await), ["d", "c"]);
 }
 
+pub async fn a_retry_after_the_last_attempt_buries(h: &Harness) {
+    let queue = h.queue_with(Settings { max_attempts: Some(2), ..Settings::default() }).await;
+    for payload in ["a", "b"] {
+        h.put(&queue, payload).await;
+    }
+    let retry = |message: &Message, due: Option<Due>| {
+        (Fence::any(message.id).within(queue.lanes[0]), End::Retry { due, place: Place::Tail })
+    };
+    let first = h.take(&queue, 2).await;
+    let both: Vec<_> = first.iter().map(|message| retry(message, None)).collect();
+    assert_eq!(h.store.finish_in_order(both).await.unwrap(), [Answer::Done; 2]);
+    let second = h.take(&queue, 2).await;
+    let later = Some(Due::In(Duration::from_secs(60)));
+    let ends = vec![retry(&second[0], None), retry(&second[1], later)];
+    assert_eq!(h.store.finish_in_order(ends).await.unwrap(), [Answer::Done; 2]);
+    assert_eq!(h.store.archive_count(queue.id).await.unwrap().1, 2);
+    let stats = h.store.lane_stats(queue.lanes[0]).await.unwrap();
+    assert_eq!((stats.ready, stats.leased, stats.scheduled), (0, 0, 0));
+}
+
 pub async fn one_callers_failure_leaves_other_callers_alone(h: &Harness) {
     let queue = h.queue().await;
     for n in 0..40 {
@@ -85,6 +105,8 @@ pub async fn a_watch_ends_when_something_becomes_ready_and_a_look_takes_it(h: &H
     let taken = h.store.take(lane, 5).await.unwrap();
     assert_eq!((payloads(&taken), taken[0].attempts), (vec!["x".to_owned()], 1));
     h.advance(30_000);
+    assert_eq!(h.store.recover(lane).await.unwrap(), 0, "at its end a lease still holds");
+    h.advance(1);
     assert_eq!(h.store.recover(lane).await.unwrap(), 1);
     let again = h.store.take(lane, 5).await.unwrap();
     assert!(again[0].id > taken[0].id && again[0].attempts == 2);
@@ -109,7 +131,7 @@ pub async fn tending_a_lane_does_what_is_due_wherever_it_stands(h: &Harness) {
     h.store.enqueue(&queue, None, messages).await.unwrap();
     h.put_message(&queue, NewMessage { due: Some(Due::In(Duration::from_secs(5))), ..with(3600) }).await;
     assert_eq!(h.take(&queue, 2).await.len(), 2);
-    h.advance(30_000);
+    h.advance(30_001);
     assert_eq!(h.store.lanes_due(10).await.unwrap(), [lane]);
     let walked = h.store.tend(lane, 0).await.unwrap();
     assert!(walked > 0, "a long lane is not walked in one go");

@@ -267,6 +267,7 @@ cases! { $
     face:
         a_fence_within_a_lane_holds_nothing_elsewhere
         leases_end_in_order_until_one_cannot_be
+        a_retry_after_the_last_attempt_buries
         one_callers_failure_leaves_other_callers_alone
         a_watch_ends_when_something_becomes_ready_and_a_look_takes_it
         ready_messages_are_counted_up_to_a_bound

@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::ops::reserve;
 use crate::sql::{
     MESSAGE_BURY, MESSAGE_COMPLETE, MESSAGE_COMPLETE_KEPT, MESSAGE_EXPLAIN, MESSAGE_EXTEND, MESSAGE_POSTPONE,
-    MESSAGE_RELEASE, MESSAGE_REQUEUE, Statement,
+    MESSAGE_RELEASE, MESSAGE_REQUEUE, MESSAGE_SPENT, Statement,
 };
 use crate::types::{Answer, Due, Fence, Micros, Outcome};
 use crate::value::{Column, Fields};
@@ -47,11 +47,13 @@ pub(crate) struct Finish {
     pub(crate) verb: Verb,
     /// Only if the item before it was done.
     pub(crate) chained: bool,
+    /// It is buried instead if it has used up its attempts.
+    pub(crate) mortal: bool,
 }
 
 impl Finish {
     pub(crate) fn new(fence: Fence, verb: Verb) -> Self {
-        Finish { fence, verb, chained: false }
+        Finish { fence, verb, chained: false, mortal: false }
     }
 }
 
@@ -93,11 +95,14 @@ impl Verb {
 /// Whether a batch is one statement, and so needs no transaction around it.
 pub(crate) fn is_one_statement(items: &[Finish]) -> bool {
     let statement = |item: &Finish| item.verb.statement(&item.fence).index;
-    items.windows(2).all(|pair| statement(&pair[0]) == statement(&pair[1])) && !items.iter().any(|item| item.chained)
+    items.windows(2).all(|pair| statement(&pair[0]) == statement(&pair[1]))
+        && !items.iter().any(|item| item.chained || item.mortal)
 }
 
 /// Applies every verb; one answer per item, in order.
 pub(crate) async fn finish(conn: &mut Conn<'_>, clock: &Clock, items: &[Finish]) -> Result<Vec<Finished>> {
+    let judged = condemn(conn, items).await?;
+    let items = judged.as_deref().unwrap_or(items);
     let mut order: Vec<usize> = (0..items.len()).collect();
     // One order for everybody: two batches that share messages then cannot deadlock.
     order.sort_unstable_by_key(|n| (items[*n].verb.statement(&items[*n].fence).index, items[*n].fence.id));
@@ -163,6 +168,23 @@ pub(crate) fn broken(items: &[Finish], finished: &[Finished]) -> Vec<usize> {
         held &= matches!(finished.answer, Answer::Done | Answer::Already);
     }
     left_alone
+}
+
+/// The same items with those that have used up their attempts to be buried; none when nobody is.
+async fn condemn(conn: &mut Conn<'_>, items: &[Finish]) -> Result<Option<Vec<Finish>>> {
+    let mortal: Vec<usize> = (0..items.len()).filter(|n| items[*n].mortal).collect();
+    let ids: Column = mortal.iter().map(|n| items[*n].fence.id).collect();
+    let rows = conn.each(MESSAGE_SPENT, &[], &[ids]).await?;
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let mut judged = items.to_vec();
+    for row in rows {
+        let n = mortal[row.fields(MESSAGE_SPENT.name).int()? as usize];
+        let reason = "retried after its last attempt".to_owned();
+        judged[n].verb = Verb::Bury { outcome: Outcome::Dead, reason, uncount: false };
+    }
+    Ok(Some(judged))
 }
 
 async fn apply(
