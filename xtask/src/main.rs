@@ -2,6 +2,7 @@
 
 mod cargo;
 mod duroxide;
+mod schemathesis;
 
 use std::process::ExitCode;
 
@@ -60,6 +61,12 @@ enum Command {
     },
     /// Writes the golden dumps of the schema anew.
     Schema,
+    /// Schemathesis against a server of our own; needs Python, and the network once.
+    Schemathesis {
+        /// Passed on to Schemathesis.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
     /// Writes the golden description of the server's API anew.
     Openapi,
     /// Keeps a throw-away PostgreSQL running until Enter is pressed, and prints its DSN.
@@ -107,6 +114,7 @@ fn run(command: Command) -> Result<()> {
                 .env("TENURE_WRITE_SCHEMA", "1")
                 .run()
         }
+        Command::Schemathesis { rest } => schemathesis::run(&rest),
         Command::Openapi => Cargo::test(&["--package", "tenure-server", "--lib"], &["openapi".to_owned()])
             .env("TENURE_WRITE_OPENAPI", "1")
             .run(),

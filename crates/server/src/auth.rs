@@ -13,7 +13,7 @@ mod permission;
 
 use axum::http::HeaderValue;
 use subtle::ConstantTimeEq as _;
-use tenure_store::{Error, NewUser, Store};
+use tenure_store::{Error, Kind, NewUser, Store};
 
 use crate::fault::{Answer, Fault};
 use crate::wire::ksuid;
@@ -215,6 +215,10 @@ fn unless_stopping(fault: Fault, otherwise: Fault) -> Fault {
 
 /// What cannot be looked up is refused.
 fn closed(error: &Error, refusal: Fault) -> Fault {
+    // A name that no database could hold is the caller's mistake, not ours.
+    if error.kind() == Kind::InvalidInput {
+        return Fault::bad("namespace is invalid; it holds a text that cannot be stored");
+    }
     tracing::warn!(%error, "a call was refused because a key or a permission could not be looked up");
     refusal
 }

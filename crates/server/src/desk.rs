@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::fault::{Answer, Fault};
 use crate::metrics::QueueDepth;
+use crate::service::no_such_queue;
 use crate::stores::Member;
 use tally::Tally;
 
@@ -113,7 +114,7 @@ impl Part {
 
     /// The store and the lane, or the fault that callers get while they cannot be reached.
     pub(crate) async fn lane(&self, name: &str) -> Answer<(Store, i64)> {
-        let (store, queue) = self.open(name).await.map_err(|error| self.fault(error))?;
+        let (store, queue) = self.open(name).await.map_err(|error| self.fault(name, error))?;
         Ok((store, queue.lanes[self.place]))
     }
 
@@ -123,12 +124,13 @@ impl Part {
     }
 
     /// What a caller gets who names this partition and meets an error.
-    pub(crate) fn fault(&self, error: Error) -> Fault {
+    pub(crate) fn fault(&self, name: &str, error: Error) -> Fault {
         match error.kind() {
             Kind::Unavailable => {
                 let number = self.number;
                 Fault::retry(format!("partition not available; partition '{number}' is failing, retry again"))
             }
+            Kind::NotFound => no_such_queue(name),
             _ => error.into(),
         }
     }
@@ -312,7 +314,10 @@ impl Desk {
         {
             let mut state = self.state();
             for (count, reply) in std::mem::take(&mut state.parked) {
-                let place = self.emptiest(&mut state, count).unwrap_or(0);
+                let place = self.emptiest(&mut state, count).unwrap_or_else(|| {
+                    state.tallies[0].coming += count;
+                    0
+                });
                 reply.send(place).ok();
             }
         }

@@ -117,7 +117,9 @@ impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         let fault = match error.kind() {
             Kind::Overloaded => Fault::retry("queue is overloaded; try again later"),
-            Kind::InvalidInput => Fault::bad(format!("request is invalid; {error}")),
+            // What the kernel says itself may be shown, and nothing of what a database says.
+            Kind::InvalidInput if error.source().is_none() => Fault::bad(format!("request is invalid; {error}")),
+            Kind::InvalidInput => Fault::bad("request is invalid; it holds a text that cannot be stored"),
             _ if error.is_retryable() => Fault::retry("internal error, try your request again"),
             _ => Fault::new(500, "Internal Error"),
         };

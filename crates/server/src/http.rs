@@ -75,15 +75,15 @@ async fn answer(State(service): State<Arc<Service>>, request: Request) -> Respon
 }
 
 fn log(id: u64, method: &Method, path: &str, fault: &Fault, took: Duration) {
-    let (code, message) = (fault.code, &fault.message);
+    let (code, reply) = (fault.code, &fault.message);
     match fault.source() {
         Some(source) if code == 500 => {
-            tracing::error!(request = id, %method, path, code, message, error = ?source, ?took, "a request failed");
+            tracing::error!(request = id, %method, path, code, reply, error = ?source, ?took, "a request failed");
         }
         Some(source) => {
-            tracing::warn!(request = id, %method, path, code, message, error = %source, ?took, "a request was refused");
+            tracing::warn!(request = id, %method, path, code, reply, error = %source, ?took, "a request was refused");
         }
-        None => tracing::debug!(request = id, %method, path, code, message, ?took, "a request was refused"),
+        None => tracing::debug!(request = id, %method, path, code, reply, ?took, "a request was refused"),
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use rand::Rng as _;
-use tenure_store::{Error, Import, Queue, Store};
+use tenure_store::{Error, Import, Kind, Queue, Store};
 
 use crate::service::Service;
 use crate::stores::Member;
@@ -55,7 +55,7 @@ pub(crate) async fn keep(service: Weak<Service>) {
 async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -> Result<(), Error> {
     let store = member.store().await?;
     for lane in member.watched(store.lanes_due(LANES).await)? {
-        member.watched(store.promote(lane).await)?;
+        go_on(lane, member.watched(store.promote(lane).await))?;
     }
     for desk in service.open_desks() {
         for part in desk.parts.iter().filter(|part| Arc::ptr_eq(&part.member, member)) {
@@ -76,7 +76,7 @@ async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -
         for lane in &queue.lanes {
             tend(&store, member, *lane, walks).await?;
         }
-        member.watched(prune(&store, queue).await)?;
+        go_on(queue.id, member.watched(prune(&store, queue).await))?;
         if !Arc::ptr_eq(member, service.stores.home()) {
             carry_dead(service, &store, queue).await?;
         }
@@ -114,11 +114,23 @@ async fn carry_dead(service: &Arc<Service>, store: &Store, queue: &Queue) -> Res
 
 async fn tend(store: &Store, member: &Member, lane: i64, walks: &mut Walks) -> Result<(), Error> {
     let walked = walks.lanes.remove(&(member.name.clone(), lane)).unwrap_or(0);
-    let walked = member.watched(store.tend(lane, walked).await)?;
-    if walked > 0 {
+    let tended = member.watched(store.tend(lane, walked).await);
+    if let Some(walked) = go_on(lane, tended)?.filter(|walked| *walked > 0) {
         walks.lanes.insert((member.name.clone(), lane), walked);
     }
     Ok(())
+}
+
+/// What fails in one lane must not stop the care for the others, unless the whole store is away.
+fn go_on<T>(lane: i64, result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if error.kind() == Kind::Unavailable => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, lane, "a lane could not be looked after");
+            Ok(None)
+        }
+    }
 }
 
 /// Forgets what a queue has kept long enough.

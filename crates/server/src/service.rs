@@ -178,6 +178,10 @@ impl Service {
         if name.contains('~') {
             return Err(Fault::bad(format!("queue name is invalid; '{name}' cannot contain '~' character")));
         }
+        // No database could have stored it.
+        if name.contains('\0') {
+            return Err(no_such_queue(name));
+        }
         let known = self.desks().get(name).cloned();
         if let Some(desk) = &known
             && !desk.is_check_due()
@@ -215,7 +219,7 @@ impl Service {
             old.close();
         }
         drop(desks);
-        self.tasks().spawn(desk.clone().deal());
+        tokio::spawn(desk.clone().deal());
         Ok(desk)
     }
 
@@ -266,6 +270,8 @@ impl Service {
                 created => drop(created?),
             }
         }
+        // One that knows a queue of that name which is gone.
+        self.close_desk(name);
         Ok(())
     }
 
@@ -324,6 +330,14 @@ impl Service {
     pub async fn shut_down(&self) {
         self.closing.store(true, Ordering::Relaxed);
         for (_, desk) in std::mem::take(&mut *self.desks()) {
+            desk.close();
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        for desk in self.open_desks() {
             desk.close();
         }
     }

@@ -31,6 +31,10 @@ pub mod duh {
     include!(concat!(env!("OUT_DIR"), "/duh.v1.rs"));
 }
 
+/// Elements in one message. An empty one takes two bytes of a body and hundreds of memory: 64 MB would become 10 GB.
+const MOST_ELEMENTS: usize = 500_000;
+const TOO_MANY: &str = "the message has too many elements: send them in parts";
+
 /// The .proto files, compiled: a FileDescriptorSet with its comments.
 pub(crate) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
@@ -97,8 +101,26 @@ fn mime(header: &str) -> String {
 pub(crate) fn decode<M: Wire>(encoding: Encoding, body: Bytes) -> Answer<M> {
     match encoding {
         Encoding::Json => json::parse(&body).map_err(|error| Fault::content(error.to_string())),
-        Encoding::Protobuf => M::decode(body).map_err(|error| Fault::content(error.to_string())),
+        Encoding::Protobuf => {
+            if fields(&body) > MOST_ELEMENTS {
+                return Err(Fault::content(TOO_MANY));
+            }
+            M::decode(body).map_err(|error| Fault::content(error.to_string()))
+        }
     }
+}
+
+/// How many fields a protobuf message has, without making anything of them. What is no message is for the decoder to say.
+fn fields(mut body: &[u8]) -> usize {
+    let mut count = 0;
+    while let Ok((tag, wire_type)) = prost::encoding::decode_key(&mut body) {
+        let context = prost::encoding::DecodeContext::default();
+        if prost::encoding::skip_field(wire_type, tag, &mut body, context).is_err() {
+            break;
+        }
+        count += 1;
+    }
+    count
 }
 
 /// Writes a body.

@@ -464,13 +464,8 @@ fn finish_flush(shared: Arc<Shared>) -> Flush<Finish, Finished> {
             let mut ambiguous = false;
             let mut repeats = 0;
             loop {
-                match finish_chains(&shared.hub.db, &shared.hub.clock, &items).await {
-                    Ok(mut finished) => {
-                        if ambiguous {
-                            for finished in finished.iter_mut().filter(|f| f.answer == Answer::Unknown) {
-                                finished.answer = Answer::Already;
-                            }
-                        }
+                match finish_chains(&shared.hub.db, &shared.hub.clock, &items, ambiguous).await {
+                    Ok(finished) => {
                         shared.announce(&finished);
                         return Ok(finished);
                     }

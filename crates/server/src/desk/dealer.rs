@@ -104,7 +104,7 @@ impl Desk {
         for lease in std::mem::take(&mut state.waiting) {
             if lease.reply.is_closed() {
                 state.clients.remove(&lease.client);
-            } else if lease.until <= now {
+            } else if lease.until <= now && lease.looked {
                 state.clients.remove(&lease.client);
                 drop(lease.reply.send(Err(Fault::retry("request timeout; no items are in the queue, try again"))));
             } else {

@@ -122,6 +122,8 @@ pub(super) async fn produce(call: &Call<'_>, request: QueueProduceRequest) -> An
 async fn store(desk: &Arc<Desk>, messages: Vec<NewMessage>, ready: usize) -> Result<(), (Fault, bool)> {
     let count = messages.len();
     let place = desk.place(count).await.map_err(|fault| (fault, false))?;
+    // A client may leave at any time; what it had placed is then not on its way any more.
+    let mut placed = Placed { desk, place, count, stored: None };
     let part = &desk.parts[place];
     let enqueued = async {
         let (store, queue) = part.open(&desk.name).await?;
@@ -129,13 +131,29 @@ async fn store(desk: &Arc<Desk>, messages: Vec<NewMessage>, ready: usize) -> Res
     };
     match enqueued.await {
         Ok(_) => {
-            desk.produced(place, count, ready);
+            placed.stored = Some(ready);
             Ok(())
         }
         Err(error) => {
-            desk.not_produced(place, count);
             let again = error.is_retryable() && !error.is_ambiguous();
             Err((not_stored(desk, error), again))
+        }
+    }
+}
+
+/// A produce that has its partition: so many messages, and once they are stored, how many of them are ready.
+struct Placed<'a> {
+    desk: &'a Desk,
+    place: usize,
+    count: usize,
+    stored: Option<usize>,
+}
+
+impl Drop for Placed<'_> {
+    fn drop(&mut self) {
+        match self.stored {
+            Some(ready) => self.desk.produced(self.place, self.count, ready),
+            None => self.desk.not_produced(self.place, self.count),
         }
     }
 }
@@ -250,8 +268,9 @@ pub(super) async fn retry(call: &Call<'_>, request: QueueRetryRequest) -> Answer
     let ready = request.items.iter().filter(|item| matches!(end(item), End::Retry { due: None, .. })).count();
     let ends = request.items.into_iter().map(|item| (item.id.clone(), end(&item))).collect();
     let done = finish(&desk, part, ends, "item(s) cannot be retried").await;
-    if ready > 0 {
-        desk.returned(part, ready);
+    let count = done.as_ref().map_or_else(|(done, _)| *done, |done| *done) as usize;
+    if ready.min(count) > 0 {
+        desk.returned(part, ready.min(count));
     }
     call.service.metrics.count(Act::Retried, &desk.name, done.as_ref().map_or_else(|(done, _)| *done, |done| *done));
     done.map(|_| Reply::ok()).map_err(|(_, fault)| fault)
@@ -259,7 +278,7 @@ pub(super) async fn retry(call: &Call<'_>, request: QueueRetryRequest) -> Answer
 
 /// Ends leases one after the other until one cannot be. Returns how many were ended, and why not the next.
 async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &str) -> Result<u64, (u64, Fault)> {
-    let (store, queue) = part.open(&desk.name).await.map_err(|error| (0, part.fault(error)))?;
+    let (store, queue) = part.open(&desk.name).await.map_err(|error| (0, part.fault(&desk.name, error)))?;
     let (lane, keeps) = (queue.lanes[part.local() as usize], queue.settings.retain_completed.is_some());
     // What comes before a malformed id is done all the same.
     let mut malformed = None;
@@ -282,7 +301,10 @@ async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &st
     let positions: Vec<i64> = items.iter().map(|(fence, _)| fence.id).collect();
     let answers = match items.is_empty() {
         true => Vec::new(),
-        false => part.member.watched(store.finish_in_order(items).await).map_err(|error| (0, part.fault(error)))?,
+        false => part
+            .member
+            .watched(store.finish_in_order(items).await)
+            .map_err(|error| (0, part.fault(&desk.name, error)))?,
     };
     let is_done = |answer: &Finished| matches!(answer, Finished::Done | Finished::Already);
     let done = answers.iter().take_while(|answer| is_done(answer)).count();
@@ -290,7 +312,7 @@ async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &st
     let fault = match ids.get(done) {
         Some(id) => {
             let live = store.message_list(lane, State::Live, positions[done], 1).await;
-            let live = live.map_err(|error| (done as u64, part.fault(error)))?;
+            let live = live.map_err(|error| (done as u64, part.fault(&desk.name, error)))?;
             match live.first().is_some_and(|message| message.id == positions[done]) {
                 true => Fault::bad(format!("{refusal}; '{id}' is not marked as leased")),
                 false => Fault::bad(format!("invalid storage id; '{id}' does not exist")),
@@ -324,7 +346,9 @@ pub(super) async fn stats(call: &Call<'_>, request: QueueStatsRequest) -> Answer
         if let Ok((store, queue)) = part.open(&desk.name).await
             && let Ok(lane) = part.member.watched(store.lane_stats(queue.lanes[part.local() as usize]).await)
         {
-            let age = |age: Option<Duration>| go::format_duration(age.map_or(0, |age| age.as_nanos() as i64));
+            let age = |age: Option<Duration>| {
+                go::format_duration(age.map_or(0, |age| i64::try_from(age.as_nanos()).unwrap_or(i64::MAX)))
+            };
             let count = |count: u64| i32::try_from(count).unwrap_or(i32::MAX);
             stats.total = count(lane.ready + lane.leased);
             stats.total_leased = count(lane.leased);
@@ -355,7 +379,7 @@ pub(super) async fn clear(call: &Call<'_>, request: QueueClearRequest) -> Answer
         Clear { ready: request.queue, leased: request.queue && request.destructive, scheduled: request.scheduled };
     for part in &desk.parts {
         let (store, lane) = part.lane(&desk.name).await?;
-        part.member.watched(store.lane_clear(lane, which).await).map_err(|error| part.fault(error))?;
+        part.member.watched(store.lane_clear(lane, which).await).map_err(|error| part.fault(&desk.name, error))?;
     }
     desk.recount().await;
     Ok(Reply::ok())

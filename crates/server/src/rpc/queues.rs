@@ -33,6 +33,7 @@ pub(super) async fn create(call: &Call<'_>, request: QueueInfo) -> Answer {
     check_dead_queue(call, &request).await?;
     check_rest(&request, request.requested_partitions)?;
     check_timeouts(lease, expire)?;
+    let dead = request.dead_queue.clone();
     let settings = Settings {
         namespace: namespace.to_owned(),
         partitions: request.requested_partitions as u32,
@@ -49,6 +50,8 @@ pub(super) async fn create(call: &Call<'_>, request: QueueInfo) -> Answer {
         Ok(()) => Ok(Reply::ok()),
         Err(error) if error.kind() == Kind::AlreadyExists => Err(taken(&request.queue_name)),
         Err(error) if error.kind() == Kind::InvalidInput => Err(Fault::bad(format!("queue is invalid; {error}"))),
+        // It was there a moment ago.
+        Err(error) if error.kind() == Kind::NotFound => Err(no_dead_queue(&dead)),
         Err(error) => Err(error.into()),
     }
 }
@@ -207,9 +210,7 @@ async fn check_dead_queue(call: &Call<'_>, request: &QueueInfo) -> Answer<()> {
             Err(Fault::bad(format!("dead_queue is invalid; '{dead}' already has its own dead_queue configured")))
         }
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == Kind::NotFound => {
-            Err(Fault::bad(format!("dead_queue does not exist; '{dead}' was not found, create it first")))
-        }
+        Err(error) if error.kind() == Kind::NotFound => Err(no_dead_queue(dead)),
         Err(error) => Err(error.into()),
     }
 }
@@ -227,6 +228,10 @@ fn check_rest(request: &QueueInfo, partitions: i32) -> Answer<()> {
     if partitions < 1 {
         return Err(Fault::bad("partitions is invalid; cannot be less than 1"));
     }
+    // The original has no limit. Each partition costs a look of its own, so this many are a mistake.
+    if partitions > 1000 {
+        return Err(Fault::bad("partitions is invalid; cannot be greater than 1000"));
+    }
     Ok(())
 }
 
@@ -236,6 +241,10 @@ fn limit(max_attempts: i32) -> Option<u32> {
 
 fn nanos(nanos: i64) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+}
+
+fn no_dead_queue(name: &str) -> Fault {
+    Fault::bad(format!("dead_queue does not exist; '{name}' was not found, create it first"))
 }
 
 fn taken(name: &str) -> Fault {

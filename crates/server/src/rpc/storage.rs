@@ -1,5 +1,7 @@
 //! What is stored, as it is stored: list, import and delete items of one partition.
 
+use std::collections::HashMap;
+
 use tenure_store::{Import, Message, Micros, State};
 
 use super::queue::item_id;
@@ -7,6 +9,8 @@ use crate::fault::{Answer, Fault};
 use crate::rpc::Call;
 use crate::wire::*;
 
+/// Bytes of payloads from which on a list ends.
+const MOST_BYTES: usize = 64 << 20;
 /// Items that are read at once.
 const PAGE: usize = 1000;
 
@@ -28,9 +32,13 @@ async fn list(call: &Call<'_>, request: StorageItemsListRequest, state: State) -
     };
     let (store, lane) = part.lane(&desk.name).await?;
     let mut items = Vec::new();
-    while items.len() < limit {
+    let mut bytes = 0;
+    // Whoever wants more begins his next list with the last item of this one.
+    while items.len() < limit && bytes < MOST_BYTES {
         let page = PAGE.min(limit - items.len());
-        let messages = store.message_list(lane, state, pivot, page).await.map_err(|error| part.fault(error))?;
+        let messages =
+            store.message_list(lane, state, pivot, page).await.map_err(|error| part.fault(&desk.name, error))?;
+        bytes += messages.iter().map(|message| message.payload.len()).sum::<usize>();
         let (found, last) = (messages.len(), messages.last().map(|message| message.id));
         items.extend(messages.into_iter().map(storage_item));
         match last {
@@ -73,22 +81,27 @@ pub(super) async fn import(call: &Call<'_>, request: StorageItemsImportRequest) 
     let imported =
         part.member.watched(store.message_import(lane, imports).await).map_err(|error| match error.kind() {
             tenure_store::Kind::InvalidInput => Fault::bad(format!("items is invalid; {error}")),
-            _ => part.fault(error),
+            _ => part.fault(&desk.name, error),
         })?;
     desk.recount().await;
-    let mut items = Vec::with_capacity(request.items.len());
-    for (item, id) in request.items.into_iter().zip(imported) {
-        items.push(match id {
-            None => echo(item),
-            Some(id) => {
-                // As it is now stored, so that it reads the same in a list.
-                let stored = store.message_list(lane, State::Live, id, 1).await.map_err(|error| part.fault(error))?;
-                let stored = stored.into_iter().find(|message| message.id == id);
-                stored.map_or_else(|| StorageItem { id: ksuid::of_message(id), ..echo(item) }, storage_item)
-            }
-        });
+    // As they are now stored, so that they read the same in a list.
+    let mut stored = HashMap::with_capacity(imported.len());
+    let newest = imported.iter().flatten().max().copied();
+    let mut next = imported.iter().flatten().min().copied();
+    while let Some(pivot) = next {
+        let page =
+            store.message_list(lane, State::Live, pivot, PAGE).await.map_err(|error| part.fault(&desk.name, error))?;
+        next = page.last().filter(|last| page.len() == PAGE && Some(last.id) < newest).map(|last| last.id + 1);
+        stored.extend(page.into_iter().map(|message| (message.id, message)));
     }
-    Ok(StorageItemsImportResponse { items })
+    let echoed = request.items.into_iter().zip(imported).map(|(item, id)| match id {
+        None => echo(item),
+        // It may be gone already: somebody has leased and completed it.
+        Some(id) => {
+            stored.remove(&id).map_or_else(|| StorageItem { id: ksuid::of_message(id), ..echo(item) }, storage_item)
+        }
+    });
+    Ok(StorageItemsImportResponse { items: echoed.collect() })
 }
 
 /// An item that was not stored, because its source was there already: as it came.
@@ -106,7 +119,7 @@ fn to_import(item: &StorageItem) -> Import {
         // A lease that ended long ago is still one until somebody recovers it; 0 would say that there is none.
         leased_until: if item.is_leased { micros(&item.lease_deadline).max(1) } else { 0 },
         expire_at: Some(micros(&item.expire_deadline).max(LEAST)),
-        attempts: number(item.attempts),
+        attempts: number(item.attempts).min(MOST_ATTEMPTS),
         max_attempts: Some(number(item.max_attempts)).filter(|limit| *limit > 0),
         kind: label(&item.kind),
         encoding: label(&item.encoding),
@@ -116,6 +129,8 @@ fn to_import(item: &StorageItem) -> Import {
     }
 }
 
+/// Attempts beyond this are nobody's count, and would leave no room for the next ones.
+const MOST_ATTEMPTS: i64 = 1_000_000_000;
 /// The year 1, before which nothing is stored.
 const LEAST: Micros = -62_135_596_800_000_000;
 
@@ -131,7 +146,7 @@ pub(super) async fn delete(call: &Call<'_>, request: StorageItemsDeleteRequest) 
         ids.extend(item_id(id)?.message());
     }
     let (store, lane) = part.lane(&desk.name).await?;
-    part.member.watched(store.message_delete(Some(lane), &ids).await).map_err(|error| part.fault(error))?;
+    part.member.watched(store.message_delete(Some(lane), &ids).await).map_err(|error| part.fault(&desk.name, error))?;
     desk.recount().await;
     Ok(Reply::ok())
 }

@@ -4,9 +4,12 @@
 //! form that protobuf's JSON allows, and written in one.
 
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{DeserializeOwned, Deserializer, Error, Unexpected, Visitor};
+use serde::de::{DeserializeOwned, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, forward_to_deserialize_any};
+
+use super::{MOST_ELEMENTS, TOO_MANY};
 
 /// Reads a whole body.
 pub(super) fn parse<M: DeserializeOwned>(body: &[u8]) -> serde_json::Result<M> {
@@ -33,8 +36,35 @@ where
     D: Deserializer<'de>,
     M: Deserialize<'de>,
 {
-    let list: Vec<Object<M>> = null_is_default(deserializer)?;
-    Ok(list.into_iter().map(|object| object.0).collect())
+    Ok(Option::<List<M>>::deserialize(deserializer)?.map(|list| list.0).unwrap_or_default())
+}
+
+/// A list that is not longer than it may be.
+struct List<M>(Vec<M>);
+
+impl<'de, M: Deserialize<'de>> Deserialize<'de> for List<M> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Elements<M>(PhantomData<M>);
+        impl<'de, M: Deserialize<'de>> Visitor<'de> for Elements<M> {
+            type Value = List<M>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<List<M>, A::Error> {
+                let mut list = Vec::new();
+                while let Some(Object(message)) = elements.next_element()? {
+                    if list.len() == MOST_ELEMENTS {
+                        return Err(A::Error::custom(TOO_MANY));
+                    }
+                    list.push(message);
+                }
+                Ok(List(list))
+            }
+        }
+        deserializer.deserialize_seq(Elements(PhantomData))
+    }
 }
 
 /// A whole number, also when it is written as 1e2, 1.0 or "1".

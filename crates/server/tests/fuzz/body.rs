@@ -244,14 +244,14 @@ impl Maker<'_> {
     pub(crate) fn request(&mut self, path: &str) -> Option<Message> {
         let (noun, verb) = path.strip_prefix("/v1/")?.rsplit_once('.')?;
         match noun {
-            "queue" => self.to_queue(verb),
-            "queues" => self.to_queues(verb),
-            "storage/items" | "storage/scheduled" => self.to_storage(verb),
-            _ => self.to_identities(noun, verb),
+            "queue" => self.for_queue(verb),
+            "queues" => self.for_queues(verb),
+            "storage/items" | "storage/scheduled" => self.for_storage(verb),
+            _ => self.for_identities(noun, verb),
         }
     }
 
-    fn to_queue(&mut self, verb: &str) -> Option<Message> {
+    fn for_queue(&mut self, verb: &str) -> Option<Message> {
         Some(match verb {
             "produce" => {
                 let items = self.several(Self::produced);
@@ -282,7 +282,7 @@ impl Maker<'_> {
         })
     }
 
-    fn to_queues(&mut self, verb: &str) -> Option<Message> {
+    fn for_queues(&mut self, verb: &str) -> Option<Message> {
         Some(match verb {
             "create" | "update" => self.settings(),
             "list" => vec![self.pivot(2), self.limit(3), self.namespace(4)],
@@ -293,7 +293,7 @@ impl Maker<'_> {
         })
     }
 
-    fn to_storage(&mut self, verb: &str) -> Option<Message> {
+    fn for_storage(&mut self, verb: &str) -> Option<Message> {
         Some(match verb {
             "list" => vec![self.queue(), self.partition(), self.pivot(3), self.limit(4)],
             "import" => {
@@ -309,7 +309,7 @@ impl Maker<'_> {
     }
 
     /// Nothing here may take its rights from `anonymous`: with authorisation on, the door would close for good.
-    fn to_identities(&mut self, noun: &str, verb: &str) -> Option<Message> {
+    fn for_identities(&mut self, noun: &str, verb: &str) -> Option<Message> {
         let role = text(2, "name", self.name('r', 4));
         Some(match (noun, verb) {
             ("namespaces", "create" | "update") => vec![

@@ -242,14 +242,14 @@ impl Noise {
                 put_varint(*pick(&mut self.rng, HUGE), &mut huge);
                 insert(body, from, &huge);
             }
-            _ => insert(body, from, pick(&mut self.rng, TOKENS)),
+            _ => insert(body, from, pick::<&[u8]>(&mut self.rng, TOKENS)),
         }
     }
 
     /// Spoils everything around the body.
     fn confuse(&mut self, shot: &mut Shot) {
         match self.rng.random_range(0..8) {
-            0 => shot.method = Method::from_bytes(pick(&mut self.rng, METHODS)).unwrap(),
+            0 => shot.method = Method::from_bytes(pick::<&[u8]>(&mut self.rng, METHODS)).unwrap(),
             1 => {
                 let path = *pick(&mut self.rng, PATHS);
                 shot.path = path.replace("{path}", &shot.path);
@@ -282,7 +282,7 @@ impl Noise {
     }
 
     fn mime(&mut self) -> HeaderValue {
-        HeaderValue::from_bytes(pick(&mut self.rng, MIMES)).unwrap()
+        HeaderValue::from_bytes(pick::<&[u8]>(&mut self.rng, MIMES)).unwrap()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Looks for an order of a history's calls that agrees with the model and with time, as Wing and Gong do it.
 //!
-//! The search goes from the empty queue on, one step of one call at a time. Whose step can be next is decided by time: a
-//! call can go on unless it began after the end of another one that is not through. Where nobody can, the search goes
-//! back. What was done and where that led is remembered, and not looked at twice: as a hash of 64 bits, which among so few
-//! is as good as the thing itself.
+//! The search goes from the empty queue on, one step of one call at a time. Whose step can be next is decided by time:
+//! a call can go on unless it began after the end of another one that is not through. Where nobody can, the search goes
+//! back. What was done and where that led is remembered, and not looked at twice: as a hash of 64 bits, which among so
+//! few is as good as the thing itself.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet};
@@ -15,8 +15,8 @@ use crate::model::{Moment, State, Step, Writers};
 /// A search that has come this far is given up: a history with so many orders is of no use.
 const MOST: usize = 300_000;
 
-/// Whether a history is one of the model, partition by partition; if not, what is wrong with it. Calls are named by their
-/// place in the history.
+/// Whether a history is one of the model, partition by partition; if not, what is wrong with it. Calls are named by
+/// their place in the history.
 pub(crate) fn check(history: &[Operation], partitions: usize, writers: Writers) -> Result<(), String> {
     hands_are_right(history)?;
     let mut placed = HashMap::new();

@@ -1,7 +1,7 @@
 //! A real server process on a database of its own, a connection to it, and its clock.
 //!
-//! Invariants: the process does not outlive its `Server`; the clock only goes forward, by one client at a time, and every
-//! time it was moved is remembered, because it ends the leases of all queues.
+//! Invariants: the process does not outlive its `Server`; the clock only goes forward, by one client at a time, and
+//! every time it was moved is remembered, because it ends the leases of all queues.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -40,7 +40,8 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn on_sqlite() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let dsn = format!("sqlite:{}", folder.path().join("tenure.db").display());
+        // Nobody pulls the plug here, and the PostgreSQL of tests does not wait for the disk either.
+        let dsn = format!("sqlite:{}?durability=crash_only", folder.path().join("tenure.db").display());
         Self::start(&dsn, folder)
     }
 

@@ -1,26 +1,28 @@
-//! Is a queue of the server what it promises to be: first in, first out, with leases, whatever is called at the same time?
+//! Is a queue of the server what it promises to be: first in, first out, with leases, whatever is called at the same
+//! time?
 //!
-//! Every seed is a run on a queue of its own: three or four clients produce, lease, complete and retry at the same time,
-//! and now and then one moves the server's clock past the end of all leases. Each call is recorded with its arguments,
-//! its answer, and when it began and ended. Then an order of the calls is looked for that agrees with the model
-//! (`model.rs`) and with time: whoever ended before another began comes before it. Without such an order the run has
-//! shown a defect, and its seed and its history are printed. At the end of a run every lease that is left is completed
-//! and the queue is drained, so that nothing that was lost can hide.
+//! Every seed is a run on a queue of its own: three or four clients produce, lease, complete and retry at the same
+//! time, and now and then one moves the server's clock past the end of all leases. Each call is recorded with its
+//! arguments, its answer, and when it began and ended. Then an order of the calls is looked for that agrees with the
+//! model (`model.rs`) and with time: whoever ended before another began comes before it. Without such an order the run
+//! has shown a defect, and its seed and its history are printed. At the end of a run every lease that is left is
+//! completed and the queue is drained, so that nothing that was lost can hide.
 //!
 //! # What a call is in the model
 //!
-//! A call is one or more steps. Each happens at one instant between the call's beginning and its end, in this order, and
-//! steps of other calls may come between them:
+//! A call is one or more steps. Each happens at one instant between the call's beginning and its end, in this order,
+//! and steps of other calls may come between them:
 //!
 //! - produce: its items are appended, all at once.
-//! - lease: each item is *taken*, one after the other, and each is the first in line when it is. So it is with the server,
-//!   which takes for all waiting leases at once and deals one item at a time. A lease that has room left then *finds
-//!   nothing* more, and one that is answered empty has found nothing: at one instant of its wait, nothing was ready.
+//! - lease: each item is *taken*, one after the other, and each is the first in line when it is. So it is with the
+//!   server, which takes for all waiting leases at once and deals one item at a time. A lease that has room left then
+//!   *finds nothing* more, and one that is answered empty has found nothing: at one instant of its wait, nothing was
+//!   ready.
 //! - complete, retry: id by id, as the protocol has it, until one is not leased. That one is named in the refusal.
 //! - expire (the clock was moved): every lease ends, and the items go to the tail, in the order in which they stood.
 //!
-//! Partitions are queues of their own and are checked one by one. Where a produce went is learned from whoever leases it.
-//! A call whose answer was lost may have done any of its first steps, or none; only a lease must be answered.
+//! Partitions are queues of their own and are checked one by one. Where a produce went is learned from whoever leases
+//! it. A call whose answer was lost may have done any of its first steps, or none; only a lease must be answered.
 //!
 //! # Where many write at the same time
 //!
@@ -28,9 +30,9 @@
 //! transaction commits, and expired leases are met by whoever comes first. Two things are therefore allowed there, and
 //! nothing else:
 //!
-//! - Calls that put items into line at the same time may have drawn their places in any order, and an item that has drawn
-//!   its place can appear late: in front of others, some of which may have been taken already. Calls that follow each
-//!   other never change places.
+//! - Calls that put items into line at the same time may have drawn their places in any order, and an item that has
+//!   drawn its place can appear late: in front of others, some of which may have been taken already. Calls that follow
+//!   each other never change places.
 //! - Leases end one by one while the clock is moved, and go to the tail in any order. So may a lease that was granted
 //!   while the clock was being set: whoever granted it may have read the clock before.
 //!

@@ -50,8 +50,8 @@ struct Ready<'h> {
     place: Place,
 }
 
-/// What is known about a place in line where many write: when it was drawn, and in whose turn. With one writer the order
-/// of the line says it all, and this is the same for all.
+/// What is known about a place in line where many write: when it was drawn, and in whose turn. With one writer the
+/// order of the line says it all, and this is the same for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Place {
     not_before: Time,

@@ -69,8 +69,8 @@ struct Hands {
 impl Hands {
     /// Some ids of one lease, perhaps with a used one behind them, or only a used one; sometimes there is nothing.
     ///
-    /// Whatever is refused is then the first or the last of them. The protocol leaves what follows a refused id alone, and
-    /// cases elsewhere see to that.
+    /// Whatever is refused is then the first or the last of them. The protocol leaves what follows a refused id alone,
+    /// and cases elsewhere see to that.
     fn choose(&mut self, rng: &mut StdRng) -> Option<(usize, Vec<String>)> {
         let used = match self.used.len() {
             0 => None,

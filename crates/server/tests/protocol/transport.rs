@@ -1,6 +1,6 @@
 //! HTTP itself: methods, paths, headers, limits, and what answers without being an RPC.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::support::api::{Api, Connection, JSON, Response, refusal, request};
 use crate::support::queue::settings;

@@ -1,4 +1,6 @@
 -- Due messages join the tail in the order of their due times; a retry that keeps its place keeps its id.
+-- The source is forgotten: it may have been imported again meanwhile, and one of two with the same source would stop the
+-- whole lane.
 with tx as materialized (select txid_current() as id),
      gone as (
          delete from tenure.scheduled s
@@ -13,7 +15,7 @@ insert into tenure.message (
 )
 select case when g.keep_place then g.id else coalesce(g.new_id, nextval('tenure.message_id')) end, g.lane, 0,
        g.created_at, g.expire_at, case when g.keep_place then g.origin_id else coalesce(g.origin_id, g.id) end,
-       g.attempts, g.max_attempts, g.buried_id, g.buried_from, g.reason, g.source_id, g.key, g.kind, g.encoding,
+       g.attempts, g.max_attempts, g.buried_id, g.buried_from, g.reason, null, g.key, g.kind, g.encoding,
        g.reference, g.producer, g.payload
 from (select * from gone order by n) g
 returning id, lane

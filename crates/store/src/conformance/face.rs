@@ -51,6 +51,8 @@ pub async fn leases_end_in_order_until_one_cannot_be(h: &Harness) {
     let stats = h.store.lane_stats(queue.lanes[0]).await.unwrap();
     assert_eq!((stats.ready, stats.leased, stats.scheduled), (1, 1, 1));
     let tail = End::Retry { due: None, place: Place::Tail };
+    let repeat = (Fence::any(leased[1].id).within(queue.lanes[0]), tail.clone());
+    assert_eq!(h.store.finish_in_order(vec![repeat]).await.unwrap(), [Answer::Lost], "it is not leased any more");
     let answers = h.store.finish_in_order(vec![end(leased[2].id, tail), end(7_000_000, End::Discard)]).await.unwrap();
     assert_eq!(answers, [Answer::Done, Answer::Unknown]);
     assert_eq!(payloads(&h.take(&queue, 9).await), ["d", "c"]);

@@ -119,7 +119,15 @@ pub(crate) async fn finish(conn: &mut Conn<'_>, clock: &Clock, items: &[Finish])
 
 /// Applies every verb in one transaction of its own. Where an item of a chain is not done, the rest of the chain is left
 /// alone: the transaction is rolled back and tried again without it, so only failures pay.
-pub(crate) async fn finish_chains(db: &Db, clock: &Clock, items: &Arc<Vec<Finish>>) -> Result<Vec<Finished>> {
+///
+/// `again`: an earlier try may have done it all, and only its answer was lost. What is gone is then a repeat. Otherwise, of
+/// a caller that may name any id, nothing is: it does not know under which attempt it held the message.
+pub(crate) async fn finish_chains(
+    db: &Db,
+    clock: &Clock,
+    items: &Arc<Vec<Finish>>,
+    again: bool,
+) -> Result<Vec<Finished>> {
     let mut skipped = vec![false; items.len()];
     loop {
         let kept: Vec<usize> = (0..items.len()).filter(|n| !skipped[*n]).collect();
@@ -132,7 +140,14 @@ pub(crate) async fn finish_chains(db: &Db, clock: &Clock, items: &Arc<Vec<Finish
         let (clock, batch, broke) = (clock.clone(), tried.clone(), rest.clone());
         let act = db.commit(is_one_statement(&tried), move |conn| {
             Box::pin(async move {
-                let finished = finish(conn, &clock, &batch).await?;
+                let mut finished = finish(conn, &clock, &batch).await?;
+                for (item, finished) in batch.iter().zip(&mut finished) {
+                    match finished.answer {
+                        Answer::Unknown if again => finished.answer = Answer::Already,
+                        Answer::Already if !again && item.fence.lane.is_some() => finished.answer = Answer::Lost,
+                        _ => {}
+                    }
+                }
                 let left_alone = broken(&batch, &finished);
                 let held = left_alone.iter().all(|n| finished[*n].answer != Answer::Done);
                 *broke.lock().unwrap_or_else(PoisonError::into_inner) = left_alone;
