@@ -204,34 +204,6 @@ impl Message {
         self.origin_id.unwrap_or(self.id)
     }
 
-    #[cfg(test)]
-    pub(crate) fn for_test(id: i64) -> Self {
-        Message {
-            id,
-            origin_id: None,
-            lane: 1,
-            attempts: 1,
-            max_attempts: None,
-            leased_until: 1,
-            worker: None,
-            created_at: 0,
-            expire_at: None,
-            due_at: None,
-            buried_id: None,
-            buried_from: None,
-            reason: None,
-            source_id: None,
-            key: None,
-            kind: None,
-            encoding: None,
-            reference: None,
-            producer: None,
-            leased_at: None,
-            payload: Bytes::new(),
-            keep: false,
-        }
-    }
-
     /// What proves that the lease under which this message was handed out is still in force.
     pub fn fence(&self) -> Fence {
         Fence { id: self.id, attempt: Some(self.attempts), worker: None, lane: None, keep: self.keep }

@@ -10,7 +10,7 @@ use futures_util::future::{join_all, select_all};
 use tenure_store::{Kind, Watch, deal};
 use tokio::time::Instant;
 
-use super::{Desk, Waiting, tally};
+use super::{Desk, Waiting, closing, tally};
 use crate::fault::Fault;
 
 /// Messages that one pass takes from one partition.
@@ -149,6 +149,13 @@ impl Desk {
             }
         }
         let mut state = self.state();
+        // Closed meanwhile: nobody will come back for those in hand.
+        if state.closed {
+            for lease in left {
+                drop(lease.reply.send(Err(closing())));
+            }
+            return false;
+        }
         let more = !left.is_empty() && left.len() < count && state.tallies.iter().any(|tally| tally.maybe);
         for lease in left.into_iter().rev() {
             state.waiting.push_front(Waiting { looked: true, ..lease });

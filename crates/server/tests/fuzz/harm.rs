@@ -165,7 +165,8 @@ async fn crowd(caller: Caller, seed: u64) {
     for _ in 0..150 {
         let path = *noise.pick(CROWDED);
         let shot = noise.valid(path);
-        let answer = timeout(5 * PATIENCE, caller.send(shot.request())).await.unwrap();
+        let answer = timeout(5 * PATIENCE, caller.send(shot.request())).await;
+        let answer = answer.unwrap_or_else(|_| panic!("no answer within {:?}\n{shot:?}", 5 * PATIENCE));
         assert_eq!(answer.complaint(), None, "{answer:?}\n{shot:?}");
         noise.learn(&answer);
     }
