@@ -11,5 +11,5 @@ returning
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts,
     buried_id, buried_from, reason, source_id, key, kind, encoding, reference, producer, payload, leased_at,
     attempts > coalesce(max_attempts, (select l.max_attempts from tenure.lane l where l.id = $2)) as exhausted,
-    expire_at <= {now} as expired,
+    expire_at < {now} as expired,
     true as keep

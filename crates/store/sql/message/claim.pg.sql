@@ -34,5 +34,5 @@ returning
     m.id, m.lane, m.leased_until, m.created_at, m.expire_at, m.origin_id, m.attempts, m.max_attempts,
     m.buried_id, m.buried_from, m.reason, m.source_id, m.key, m.kind, m.encoding, m.reference, m.producer, m.payload, m.leased_at,
     m.attempts > coalesce(m.max_attempts, (select max_attempts from lane)) as exhausted,
-    m.expire_at <= (select now from lane) as expired,
+    m.expire_at < (select now from lane) as expired,
     (select keep from lane) as keep

@@ -31,5 +31,5 @@ returning
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts,
     buried_id, buried_from, reason, source_id, key, kind, encoding, reference, producer, payload, leased_at,
     attempts > coalesce(max_attempts, (select max_attempts from lane)) as exhausted,
-    expire_at <= (select now from lane) as expired,
+    expire_at < (select now from lane) as expired,
     (select keep from lane) as keep

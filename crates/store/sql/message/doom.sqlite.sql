@@ -11,10 +11,10 @@ where id in (
       and d.id >= $3
       and d.id < $6
       and (
-          (d.expire_at <= {now} and cast($5 as bigint) is null)
+          (d.expire_at < {now} and cast($5 as bigint) is null)
           or (d.leased_until <= {now} and d.attempts >= coalesce($5, d.max_attempts, l.max_attempts))
       )
     order by d.id
     limit $4
 )
-returning id, attempts, expire_at <= {now} and cast($5 as bigint) is null as expired, origin_id
+returning id, attempts, expire_at < {now} and cast($5 as bigint) is null as expired, origin_id

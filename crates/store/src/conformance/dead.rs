@@ -74,7 +74,7 @@ pub async fn an_expired_message_is_buried_and_not_delivered(h: &Harness) {
     let enqueued = h.put(&queue, "old").await;
     h.advance(5_000);
     h.put(&queue, "young").await;
-    h.advance(5_000);
+    h.advance(5_001);
     assert_eq!(payloads(&h.take(&queue, 9).await), ["young"]);
     let expired = h.store.archive_get(enqueued.id).await.unwrap().unwrap();
     assert_eq!((expired.outcome, expired.attempts), (Outcome::Expired, 0));
@@ -91,7 +91,7 @@ pub async fn a_sweep_buries_what_nobody_claims(h: &Harness) {
     h.advance(5_000);
     assert_eq!(h.store.sweep(queue.lanes[0]).await.unwrap(), 1);
     assert_eq!(h.store.archive_get(exhausted.id).await.unwrap().unwrap().outcome, Outcome::Dead);
-    h.advance(5_000);
+    h.advance(5_001);
     // Expiry spares nobody: one was leased, one was ready.
     assert_eq!(h.store.sweep(queue.lanes[0]).await.unwrap(), 2);
     assert_eq!(h.complete(leased.fence()).await, Answer::Lost);

@@ -164,7 +164,7 @@ impl Model {
             }
             let item = self.items.get_mut(&id).unwrap();
             let exhausted = item.max_attempts.is_some_and(|limit| item.attempts >= limit);
-            if exhausted || item.expire_at.is_some_and(|at| at <= self.now) {
+            if exhausted || item.expire_at.is_some_and(|at| at < self.now) {
                 item.state = ItemState::Dead;
             } else {
                 item.attempts += 1;
@@ -237,7 +237,7 @@ impl Model {
             let ItemState::Live { until } = item.state else { continue };
             let free = until.is_none_or(|until| until <= self.now);
             let exhausted = free && item.max_attempts.is_some_and(|limit| item.attempts >= limit);
-            if exhausted || item.expire_at.is_some_and(|at| at <= self.now) {
+            if exhausted || item.expire_at.is_some_and(|at| at < self.now) {
                 item.state = ItemState::Dead;
                 count += 1;
             }
