@@ -130,7 +130,7 @@ fn run(command: Command) -> Result<()> {
 fn check() -> Result<()> {
     Cargo::new(&["fmt", "--all", "--check"]).run()?;
     Cargo::new(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]).run()?;
-    for package in ["tenure-store", "tenure", "tenure-duroxide"] {
+    for package in ["tenure-store", "tenure", "tenure-duroxide", "tenure-server"] {
         Cargo::new(&["clippy", "--package", package, "--no-default-features", "--", "-D", "warnings"]).run()?;
     }
     Cargo::new(&["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings").run()

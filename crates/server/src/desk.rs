@@ -10,7 +10,7 @@ mod dealer;
 mod tally;
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -304,7 +304,8 @@ impl Desk {
         }
     }
 
-    /// Stops or resumes produces, leases, completes and retries; they wait, and nothing times out.
+    /// Stops or resumes produces, leases, completes and retries; they wait, and nothing times out. Nobody but tests does.
+    #[cfg(feature = "test-hooks")]
     pub(crate) async fn pause(&self, paused: bool) {
         if paused {
             self.state().paused = true;
@@ -321,7 +322,7 @@ impl Desk {
                 reply.send(place).ok();
             }
         }
-        while self.busy.produces.load(Ordering::Relaxed) > 0 {
+        while self.busy.produces.load(std::sync::atomic::Ordering::Relaxed) > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         self.state().paused = false;

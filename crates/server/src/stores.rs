@@ -3,6 +3,7 @@
 //! Invariants: a store that fails is left alone for a while, longer each time, up to five seconds; whoever needs it
 //! meanwhile is told at once instead of waiting for a connection that will not come; nobody else is held up by it.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ const FIRST_REST: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
 /// A database that a server may use.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct StoreOptions {
     /// What it is called in queues' placements, in health and in metrics. It must not change once queues live there.
     pub name: String,
@@ -24,6 +25,14 @@ pub struct StoreOptions {
     pub dsn: String,
     /// Its share of every new queue's partitions, relative to the others.
     pub affinity: f64,
+}
+
+impl fmt::Debug for StoreOptions {
+    /// Without the DSN, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let StoreOptions { name, affinity, .. } = self;
+        f.debug_struct("StoreOptions").field("name", name).field("affinity", affinity).finish_non_exhaustive()
+    }
 }
 
 /// One of a server's stores.
