@@ -213,6 +213,5 @@ impl Db {
 #[cfg(any(feature = "sqlite", feature = "turso"))]
 pub(crate) fn not_installed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> crate::error::Error {
     use crate::error::{Error, Kind};
-    Error::new(Kind::Schema, "Tenure's tables are missing here: call `install` first")
-        .with_source(source)
+    Error::new(Kind::Schema, "Tenure's tables are missing here: call `install` first").with_source(source)
 }
