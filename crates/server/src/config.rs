@@ -160,7 +160,7 @@ struct Limits {
     #[arg(long = "limit-body-memory", value_name = "SIZE", env = "TENURE_LIMIT_BODY_MEMORY")]
     #[serde(deserialize_with = "parsed")]
     body_memory: Option<Size>,
-    /// How long a new connection may take to send the header of its first request [default: 10s].
+    /// How long a new connection may take to send the header of its first request [default: 100s].
     #[arg(long = "limit-header-timeout", value_name = "DURATION", env = "TENURE_LIMIT_HEADER_TIMEOUT")]
     #[serde(deserialize_with = "parsed")]
     header_timeout: Option<Span>,

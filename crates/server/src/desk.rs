@@ -10,7 +10,7 @@ mod dealer;
 mod tally;
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use tally::Tally;
 
 /// How long after its deadline a lease is recovered: its holder has stamped the deadline when he received it, and must not
 /// see the message with somebody else before that.
-const GRACE: Duration = Duration::from_millis(12);
+const GRACE: Duration = Duration::from_millis(13);
 /// Up to where ready messages are counted: whoever has more is full.
 const COUNTED: usize = 10_000;
 /// How often a queue is looked up again, in case another process has changed or deleted it.
@@ -64,6 +64,8 @@ struct State {
     tallies: Vec<Tally>,
     paused: bool,
     parked: VecDeque<Parked>,
+    /// Whether a look has failed since the dealer last rested.
+    failed: bool,
     closed: bool,
     checked: Option<Instant>,
 }
@@ -82,6 +84,8 @@ pub(crate) struct Desk {
     pub(crate) namespace: String,
     /// The queue's number in the home store.
     pub(crate) id: i64,
+    /// When its settings last changed, as far as this process knows.
+    updated_at: AtomicI64,
     pub(crate) parts: Vec<Part>,
     pub(crate) busy: Busy,
     state: Mutex<State>,
@@ -130,7 +134,11 @@ impl Part {
                 let number = self.number;
                 Fault::retry(format!("partition not available; partition '{number}' is failing, retry again"))
             }
-            Kind::NotFound => no_such_queue(name),
+            Kind::NotFound => {
+                // Whoever comes next looks it up again.
+                *self.queue() = None;
+                no_such_queue(name)
+            }
             _ => error.into(),
         }
     }
@@ -154,6 +162,7 @@ impl Desk {
             name: queue.name.clone(),
             namespace: queue.settings.namespace.clone(),
             id: queue.id,
+            updated_at: queue.updated_at.into(),
             parts,
             busy: Busy::default(),
             state: Mutex::new(state),
@@ -174,6 +183,15 @@ impl Desk {
             state.checked = Some(Instant::now());
         }
         due
+    }
+
+    /// The queue as it is now: when its settings have changed, the parts look theirs up again.
+    pub(crate) fn refresh(&self, queue: &Queue) {
+        if self.updated_at.swap(queue.updated_at, Ordering::Relaxed) != queue.updated_at {
+            for part in &self.parts {
+                *part.queue() = None;
+            }
+        }
     }
 
     /// The partition of that number.
@@ -216,7 +234,7 @@ impl Desk {
                 depth.oldest_ready = depth.oldest_ready.max(stats.oldest_ready);
             }
             if part.place == 0
-                && let Ok((_, dead)) = part.member.watched(store.archive_count(queue.id).await)
+                && let Ok((dead, _)) = part.member.watched(store.archive_count(queue.id).await)
             {
                 depth.dead += dead;
             }
@@ -311,23 +329,27 @@ impl Desk {
             self.state().paused = true;
             return;
         }
-        // First the produces, all of them, and only then whoever wants what they bring.
-        {
-            let mut state = self.state();
-            for (count, reply) in std::mem::take(&mut state.parked) {
-                let place = self.emptiest(&mut state, count).unwrap_or_else(|| {
-                    state.tallies[0].coming += count;
-                    0
-                });
-                reply.send(place).ok();
-            }
-        }
-        while self.busy.produces.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+        // First the produces, also those that come while the others are stored, and only then whoever wants what they bring.
+        while !self.let_produces_in() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         self.state().paused = false;
         self.opened.notify_waiters();
         self.bell.notify_one();
+    }
+
+    /// Places the produces that waited for the end of a pause; whether all are stored.
+    #[cfg(feature = "test-hooks")]
+    fn let_produces_in(&self) -> bool {
+        let mut state = self.state();
+        for (count, reply) in std::mem::take(&mut state.parked) {
+            let place = self.emptiest(&mut state, count).unwrap_or_else(|| {
+                state.tallies[0].coming += count;
+                0
+            });
+            reply.send(place).ok();
+        }
+        self.busy.produces.load(Ordering::Relaxed) == 0
     }
 
     /// Leases messages: at once if there are any, else as soon as there are.

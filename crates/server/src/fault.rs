@@ -70,6 +70,11 @@ impl Fault {
         Fault { source: Some(source.into()), ..Fault::new(500, "Internal Error") }
     }
 
+    /// The same, as something that may work later; the log still learns what it was.
+    pub(crate) fn as_retry(self, message: &str) -> Self {
+        Fault { source: self.source, ..Fault::retry(message) }
+    }
+
     /// The server is going away.
     pub(crate) fn shutting_down() -> Self {
         Fault::failed("service is shutting down")

@@ -30,6 +30,10 @@ use crate::{health, openapi};
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// How long a store may take to say that it works.
 const PROBE: Duration = Duration::from_secs(5);
+/// Bodies up to this size are not counted.
+const SMALL: usize = 64 << 10;
+/// How long a body waits for room while others hold all of it.
+const CROWDED: Duration = Duration::from_secs(5);
 /// How much beyond its limit of a body that is too long is read, and thrown away.
 const DRAINED: usize = 8 << 20;
 /// The page may load nothing but the description that it shows.
@@ -60,8 +64,9 @@ async fn answer(State(service): State<Arc<Service>>, request: Request) -> Respon
     let answered = answered.unwrap_or_else(|_| Err(Fault::internal("the handler panicked")));
     let code = answered.as_ref().map_or_else(|fault| fault.code, |_| 200);
     service.metrics.request(known, code, began.elapsed());
-    if let Err(fault) = &answered {
-        log(id, &method, &path, fault, began.elapsed());
+    match &answered {
+        Ok(_) => tracing::debug!(request = id, path, took = ?began.elapsed(), "a request was answered"),
+        Err(fault) => log(id, &method, &path, fault, began.elapsed()),
     }
     let encoding = encoding.unwrap_or(Encoding::Json);
     let body = answered.unwrap_or_else(|fault| encode(encoding, &fault.reply()));
@@ -135,19 +140,39 @@ fn limit(service: &Service, rpc: &Rpc) -> usize {
 }
 
 /// The body, and the memory that it holds.
-async fn read(service: &Service, request: Request, limit: usize) -> Answer<(Bytes, OwnedSemaphorePermit)> {
+async fn read(service: &Service, request: Request, limit: usize) -> Answer<(Bytes, Option<OwnedSemaphorePermit>)> {
     let declared = text(request.headers(), CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
     if declared.is_some_and(|length| length > limit) {
         drain(request.into_body(), limit).await;
         return Err(too_large(limit));
     }
-    let most = service.options.max_body_memory >> 10;
-    let kib = (declared.unwrap_or(limit) >> 10).clamp(1, most.max(1)) as u32;
-    let held = service.bodies.clone().acquire_many_owned(kib).await.map_err(Fault::internal)?;
-    Ok((collect(request.into_body(), limit).await?, held))
+    let mut room = Room { service, held: None };
+    let body = collect(request.into_body(), limit, &mut room).await?;
+    Ok((body, room.held))
 }
 
-async fn collect(mut body: Body, limit: usize) -> Answer<Bytes> {
+/// Room for a body, taken as it arrives: what is only announced holds nothing.
+struct Room<'a> {
+    service: &'a Service,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl Room<'_> {
+    async fn take(&mut self, bytes: usize) -> Answer<()> {
+        let most = (self.service.options.max_body_memory >> 10).max(1);
+        let kib = (bytes >> 10).clamp(1, most) as u32;
+        let room = self.service.bodies.clone().acquire_many_owned(kib);
+        let overloaded = || Fault::retry("queue is overloaded; try again later");
+        let room = tokio::time::timeout(CROWDED, room).await.map_err(|_| overloaded())?.map_err(Fault::internal)?;
+        match &mut self.held {
+            Some(held) => held.merge(room),
+            None => self.held = Some(room),
+        }
+        Ok(())
+    }
+}
+
+async fn collect(mut body: Body, limit: usize, room: &mut Room<'_>) -> Answer<Bytes> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -156,6 +181,10 @@ async fn collect(mut body: Body, limit: usize) -> Answer<Bytes> {
         if first.len() + rest.len() + data.len() > limit {
             drain(body, limit).await;
             return Err(too_large(limit));
+        }
+        // Most bodies are small, and those never wait for the large ones.
+        if first.len() + rest.len() + data.len() > SMALL {
+            room.take(data.len()).await?;
         }
         // Nearly every body is one frame, which is then not copied.
         if first.is_empty() {
@@ -210,7 +239,7 @@ async fn page(service: &Arc<Service>, path: &str) -> Option<Response<Body>> {
             Some(content(status, health::CONTENT_TYPE, body))
         }
         "/openapi.json" => Some(content(StatusCode::OK, "application/json", openapi::document_text())),
-        "/docs" => {
+        "/" | "/docs" => {
             let mut page = content(StatusCode::OK, "text/html; charset=utf-8", openapi::PAGE);
             page.headers_mut().insert("content-security-policy", HeaderValue::from_static(POLICY));
             Some(page)

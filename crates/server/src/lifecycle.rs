@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::Rng as _;
 use tenure_store::{Error, Import, Kind, Queue, Store};
@@ -18,8 +18,12 @@ use crate::wire::ksuid;
 
 /// How often it is looked what is due.
 const EVERY: Duration = Duration::from_secs(1);
+/// How often a lane is walked on.
+const WALK_EVERY: Duration = Duration::from_secs(4);
+/// After how long a walk that is not continued is forgotten.
+const FORGOTTEN: Duration = Duration::from_secs(3600);
 /// Queues that are looked after in one turn, beside those in use.
-const QUEUES: usize = 25;
+const QUEUES: usize = 5;
 /// Lanes with due messages that are served in one turn.
 const LANES: usize = 1000;
 /// Dead letters that are carried to another store at once.
@@ -27,24 +31,26 @@ const CARRIED: usize = 100;
 /// Finished messages that are forgotten at once.
 const PRUNED: usize = 1000;
 
-/// How far the walks over lanes have come, by store and lane; and over all queues, by store.
+/// How far the walks over lanes have come, and when each went on; and how far the one over all queues.
 #[derive(Default)]
 struct Walks {
-    lanes: HashMap<(String, i64), i64>,
-    queues: HashMap<String, String>,
+    lanes: HashMap<i64, (i64, Instant)>,
+    queues: String,
 }
 
-/// Looks after all queues until the service ends.
-pub(crate) async fn keep(service: Weak<Service>) {
+/// Looks after all queues of a store until the service ends.
+pub(crate) async fn keep(service: Weak<Service>, member: Arc<Member>) {
     let mut walks = Walks::default();
     loop {
         let Some(service) = service.upgrade().filter(|service| !service.is_closing()) else { return };
-        for member in service.stores.all().iter().filter(|member| member.is_up()) {
-            if let Err(error) = turn(&service, member, &mut walks).await {
-                tracing::warn!(%error, store = member.name, "queues could not be looked after");
-            }
+        if member.is_up()
+            && let Err(error) = turn(&service, &member, &mut walks).await
+        {
+            tracing::warn!(%error, store = member.name, "queues could not be looked after");
         }
         drop(service);
+        // Lanes that are gone are not met again.
+        walks.lanes.retain(|_, (_, at)| at.elapsed() < FORGOTTEN);
         // Not in step with other processes.
         let pause = EVERY.mul_f64(rand::rng().random_range(0.8..1.2));
         tokio::time::sleep(pause).await;
@@ -58,19 +64,21 @@ async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -
         go_on(lane, member.watched(store.promote(lane).await))?;
     }
     for desk in service.open_desks() {
+        // Another process may have deleted it, and those who wait here would never hear of it.
+        service.desk(&desk.name).await.ok();
         for part in desk.parts.iter().filter(|part| Arc::ptr_eq(&part.member, member)) {
             if let Ok((_, queue)) = part.open(&desk.name).await {
                 tend(&store, member, queue.lanes[part.local() as usize], walks).await?;
             }
         }
     }
-    let pivot = walks.queues.remove(&member.name).unwrap_or_default();
+    let pivot = std::mem::take(&mut walks.queues);
     let queues = member.watched(store.queue_list(&pivot, None, QUEUES).await)?;
     if queues.len() == QUEUES
         && let Some(last) = queues.last()
     {
         // The least name behind the last one.
-        walks.queues.insert(member.name.clone(), format!("{}\u{1}", last.name));
+        walks.queues = format!("{}\u{1}", last.name);
     }
     for queue in &queues {
         for lane in &queue.lanes {
@@ -78,7 +86,7 @@ async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -
         }
         go_on(queue.id, member.watched(prune(&store, queue).await))?;
         if !Arc::ptr_eq(member, service.stores.home()) {
-            carry_dead(service, &store, queue).await?;
+            go_on(queue.id, carry_dead(service, member, &store, queue).await)?;
         }
     }
     Ok(())
@@ -86,19 +94,23 @@ async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -
 
 /// Carries dead letters to a dead queue that lives in another store: stored there first, then forgotten here. Should this
 /// end in between, the letter's source keeps it from being stored twice for as long as it is there.
-async fn carry_dead(service: &Arc<Service>, store: &Store, queue: &Queue) -> Result<(), Error> {
+async fn carry_dead(service: &Arc<Service>, member: &Member, store: &Store, queue: &Queue) -> Result<(), Error> {
     let dead = store.archive_dead(queue.id, None, CARRIED).await?;
     if dead.is_empty() {
         return Ok(());
     }
-    let home = service.stores.home().store().await?;
-    let Some(name) = home.queue_get(&queue.name).await?.settings.dead_queue else { return Ok(()) };
-    let target = home.queue_get(&name).await?;
+    // Not now, while home is away; never, for a queue that home does not know or that has no dead queue.
+    let Ok(home) = service.stores.home().store().await else { return Ok(()) };
+    let Ok(Some(name)) = home.queue_get(&queue.name).await.map(|queue| queue.settings.dead_queue) else {
+        return Ok(());
+    };
+    let Ok(target) = home.queue_get(&name).await else { return Ok(()) };
     for id in dead {
         let Some(letter) = store.archive_get(id).await? else { continue };
         let now = service.now();
         let copy = Import {
-            source_id: Some(ksuid::of_message(letter.id)),
+            // Every store counts from 1.
+            source_id: Some(format!("{}/{}", member.name, ksuid::of_message(letter.id))),
             expire_at: target.settings.expire.map(|expire| now.saturating_add(expire.as_micros() as i64)),
             kind: letter.kind,
             encoding: letter.encoding,
@@ -106,18 +118,23 @@ async fn carry_dead(service: &Arc<Service>, store: &Store, queue: &Queue) -> Res
             payload: letter.payload,
             ..Import::default()
         };
-        home.message_import(target.lanes[0], vec![copy]).await?;
+        if home.message_import(target.lanes[0], vec![copy]).await.is_err() {
+            return Ok(());
+        }
         store.archive_delete(queue.id, id).await?;
     }
     Ok(())
 }
 
 async fn tend(store: &Store, member: &Member, lane: i64, walks: &mut Walks) -> Result<(), Error> {
-    let walked = walks.lanes.remove(&(member.name.clone(), lane)).unwrap_or(0);
-    let tended = member.watched(store.tend(lane, walked).await);
-    if let Some(walked) = go_on(lane, tended)?.filter(|walked| *walked > 0) {
-        walks.lanes.insert((member.name.clone(), lane), walked);
+    let walk = walks.lanes.get(&lane).copied();
+    if walk.is_some_and(|(_, at)| at.elapsed() < WALK_EVERY) {
+        return Ok(());
     }
+    let walked = walk.map_or(0, |(walked, _)| walked);
+    let tended = member.watched(store.tend(lane, walked).await);
+    let walked = go_on(lane, tended)?.unwrap_or(0);
+    walks.lanes.insert(lane, (walked, Instant::now()));
     Ok(())
 }
 
@@ -150,13 +167,14 @@ pub(crate) async fn settle(service: &Arc<Service>) -> Result<(), Error> {
         loop {
             let queues = store.queue_list(&pivot, None, 1000).await?;
             for lane in queues.iter().flat_map(|queue| &queue.lanes) {
+                store.promote(*lane).await?;
                 let mut walked = store.tend(*lane, 0).await?;
                 while walked > 0 {
                     walked = store.tend(*lane, walked).await?;
                 }
             }
             for queue in queues.iter().filter(|_| !Arc::ptr_eq(member, service.stores.home())) {
-                carry_dead(service, &store, queue).await?;
+                carry_dead(service, member, &store, queue).await?;
             }
             match queues.last().filter(|_| queues.len() == 1000) {
                 Some(last) => pivot = format!("{}\u{1}", last.name),

@@ -136,7 +136,7 @@ fn announce(scheme: &str, address: SocketAddr, places: &str, format: LogFormat) 
         "tenure {version}\n\
          \x20 data in {places}\n\
          \x20 to create a queue: curl {url}/v1/queues.create -H 'Content-Type: application/json' -d '{queue}'\n\
-         \x20 API reference: {url}/docs\n"
+         \x20 API reference: {url}/docs (the dashboard will be at {url}/, which leads there for now)\n"
     );
     io::stderr().write_all(text.as_bytes()).ok();
 }

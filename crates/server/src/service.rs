@@ -99,15 +99,22 @@ impl Service {
             Err(fault) => tracing::warn!(%fault, "the service starts without its home store"),
             Ok(_) => tracing::debug!("the home store is ready"),
         }
-        service.tasks().spawn(crate::lifecycle::keep(Arc::downgrade(&service)));
+        service.look_after_queues();
         Ok(service)
     }
 
     /// A service on a store that is open already.
     pub(crate) fn on(store: Store, options: Options) -> Arc<Self> {
         let service = Self::with(options, Stores::open(store), Clock::database());
-        service.tasks().spawn(crate::lifecycle::keep(Arc::downgrade(&service)));
+        service.look_after_queues();
         service
+    }
+
+    /// Each store by itself: one that hangs must not stop the care for the others.
+    fn look_after_queues(self: &Arc<Self>) {
+        for member in self.stores.all() {
+            self.tasks().spawn(crate::lifecycle::keep(Arc::downgrade(self), member.clone()));
+        }
     }
 
     fn with(options: Options, stores: Stores, clock: Clock) -> Arc<Self> {
@@ -193,7 +200,10 @@ impl Service {
             Err(fault) => return known.ok_or(fault),
         };
         match (found, known) {
-            (Ok(queue), Some(desk)) if desk.id == queue.id => Ok(desk),
+            (Ok(queue), Some(desk)) if desk.id == queue.id => {
+                desk.refresh(&queue);
+                Ok(desk)
+            }
             (Ok(queue), _) => self.open_desk(&queue).await,
             (Err(error), _) if error.kind() == Kind::NotFound => {
                 self.close_desk(name);
@@ -246,28 +256,27 @@ impl Service {
     }
 
     /// Creates a queue and spreads its partitions over the stores.
+    ///
+    /// Home comes first: its unique name is the lock, and only whoever wins it touches the other stores.
     pub(crate) async fn create_queue(&self, name: &str, settings: Settings) -> Result<(), Error> {
         let shares = self.stores.shares(settings.partitions);
         let members: Vec<(&Arc<Member>, u32)> =
             self.stores.all().iter().zip(shares).filter(|(_, count)| *count > 0).collect();
         let placed = members.iter().map(|(member, count)| format!("{}={count}", member.name)).collect::<Vec<_>>();
         let placement = if members.len() > 1 { placed.join(",") } else { String::new() };
-        // The other stores first: a queue that is known at home has all its partitions.
-        for (n, (member, count)) in members.iter().enumerate().rev() {
-            let part = Settings {
-                placement: if n == 0 { placement.clone() } else { String::new() },
-                // The dead queue is at home; what dies elsewhere is carried there.
-                dead_queue: settings.dead_queue.clone().filter(|_| n == 0),
-                ..settings.clone()
-            };
-            let store = member.store().await?;
-            match member.watched(store.queue_create_part(name, part.clone(), *count).await) {
-                // Left behind by a creation that did not get to its end.
-                Err(error) if n > 0 && error.kind() == Kind::AlreadyExists => {
-                    member.watched(store.queue_delete(name).await)?;
-                    member.watched(store.queue_create_part(name, part, *count).await)?;
+        let home = self.stores.home();
+        let first = Settings { placement, ..settings.clone() };
+        home.watched(home.store().await?.queue_create_part(name, first, members[0].1).await)?;
+        for (member, count) in &members[1..] {
+            // The dead queue is at home; what dies elsewhere is carried there.
+            let part = Settings { placement: PART.to_owned(), dead_queue: None, ..settings.clone() };
+            if let Err(error) = create_part(member, name, part, *count).await {
+                // All or nothing. What cannot be taken back is a part of no queue, and is replaced when it is in the way.
+                for (member, _) in &members[1..] {
+                    delete_part(member, name).await.ok();
                 }
-                created => drop(created?),
+                home.watched(home.store().await?.queue_delete(name).await)?;
+                return Err(error);
             }
         }
         // One that knows a queue of that name which is gone.
@@ -278,10 +287,7 @@ impl Service {
     /// Changes a queue's settings wherever it has partitions.
     pub(crate) async fn update_queue(&self, name: &str, settings: Settings) -> Result<(), Error> {
         let (home, others) = (self.stores.home(), &self.stores.all()[1..]);
-        let elsewhere = |member: &&Arc<Member>| {
-            settings.placement.split(',').any(|share| share.starts_with(&format!("{}=", member.name)))
-        };
-        for member in others.iter().filter(elsewhere) {
+        for member in others.iter().filter(|member| is_placed(&settings, member)) {
             let part = Settings { dead_queue: None, ..settings.clone() };
             member.watched(member.store().await?.queue_update(name, part).await)?;
         }
@@ -297,12 +303,8 @@ impl Service {
         let home = self.stores.home();
         home.watched(home.store().await?.queue_delete(&queue.name).await)?;
         self.close_desk(&queue.name);
-        for member in self.stores.all()[1..].iter().filter(|_| !queue.settings.placement.is_empty()) {
-            let deleted = member.watched(member.store().await?.queue_delete(&queue.name).await);
-            match deleted {
-                Err(error) if error.kind() != Kind::NotFound => return Err(error),
-                _ => {}
-            }
+        for member in self.stores.all()[1..].iter().filter(|member| is_placed(&queue.settings, member)) {
+            delete_part(member, &queue.name).await?;
         }
         Ok(())
     }
@@ -340,6 +342,44 @@ impl Drop for Service {
         for desk in self.open_desks() {
             desk.close();
         }
+    }
+}
+
+/// What the row of a queue says that is only a part of one at home.
+const PART: &str = "@part";
+
+/// Whether a queue has partitions in a store.
+fn is_placed(settings: &Settings, member: &Member) -> bool {
+    let named = |share: &str| share.rsplit_once('=').is_some_and(|(name, _)| name == member.name);
+    settings.placement.split(',').any(named)
+}
+
+/// Creates a queue's part in a store that is not home. A part that is there was left behind by somebody who did not get to
+/// his end, because no queue at home has it; anything else of that name is somebody's queue, and stays.
+async fn create_part(member: &Member, name: &str, part: Settings, lanes: u32) -> Result<(), Error> {
+    let store = member.store().await?;
+    match member.watched(store.queue_create_part(name, part.clone(), lanes).await) {
+        Err(error) if error.kind() == Kind::AlreadyExists => {
+            if !delete_part(member, name).await? {
+                return Err(error);
+            }
+            member.watched(store.queue_create_part(name, part, lanes).await).map(drop)
+        }
+        created => created.map(drop),
+    }
+}
+
+/// Deletes a queue's part in a store that is not home. Whether there was one.
+async fn delete_part(member: &Member, name: &str) -> Result<bool, Error> {
+    let store = member.store().await?;
+    match member.watched(store.queue_get(name).await) {
+        Ok(queue) if queue.settings.placement == PART => {
+            member.watched(store.queue_delete(name).await)?;
+            Ok(true)
+        }
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == Kind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -139,8 +139,7 @@ impl Member {
     /// The store, opened now if it was not.
     pub(crate) async fn store(&self) -> Result<Store, Error> {
         if !self.is_up() {
-            let message = format!("the store '{}' cannot be reached: it is tried again in a moment", self.name);
-            return Err(Error::new(Kind::Unavailable, message));
+            return Err(self.away());
         }
         if let Some(store) = self.opened() {
             return Ok(store);
@@ -148,6 +147,9 @@ impl Member {
         let _opening = self.opening.lock().await;
         if let Some(store) = self.opened() {
             return Ok(store);
+        }
+        if !self.is_up() {
+            return Err(self.away());
         }
         let opened = async {
             let store = Store::connect_with_clock(&self.dsn, self.clock.clone()).await?;
@@ -159,6 +161,21 @@ impl Member {
             self.state().store = Some(store.clone());
         }
         opened
+    }
+
+    fn away(&self) -> Error {
+        let message = format!("the store '{}' cannot be reached: it is tried again in a moment", self.name);
+        Error::new(Kind::Unavailable, message)
+    }
+
+    /// An act that must not take for ever; one that does is a failure of this store.
+    pub(crate) async fn within<T>(
+        &self,
+        patience: Duration,
+        act: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let hangs = |_| Err(Error::new(Kind::Unavailable, format!("the store '{}' does not answer", self.name)));
+        self.watched(tokio::time::timeout(patience, act).await.unwrap_or_else(hangs))
     }
 
     /// Takes note of how an act on this store ended.
@@ -181,11 +198,21 @@ impl Member {
 
     fn rest(&self, error: &Error) {
         let mut state = self.state();
+        // One outage is one failure, however many were on their way when it came.
+        if state.rests_until.is_some_and(|until| until > Instant::now()) {
+            return;
+        }
         let rest = FIRST_REST.mul_f64(1.5_f64.powi(state.failures.min(10) as i32)).min(LONGEST_REST);
         let rest = rest.mul_f64(rand::rng().random_range(0.8..1.2));
         state.failures += 1;
         state.rests_until = Some(Instant::now() + rest);
         tracing::warn!(store = self.name, %error, ?rest, "the store fails: its partitions are out of rotation");
+    }
+
+    /// Ends its rest: an operator knows that it works again.
+    pub(crate) fn wake(&self) {
+        let mut state = self.state();
+        (state.failures, state.rests_until) = (0, None);
     }
 
     /// How often it has failed since it last worked.

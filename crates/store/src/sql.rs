@@ -110,6 +110,7 @@ statements! {
     KV_GET = both "kv/get";
     KV_IMPORT = pair "kv/import";
     KV_LIST = both "kv/list";
+    LANE_CARE = both "lane/care";
     LANE_CHECK = both "lane/check";
     LANE_CONFIGURE = both "lane/configure";
     LANE_CREATE = pair "lane/create";
@@ -124,7 +125,6 @@ statements! {
     LANE_QUEUE = both "lane/queue";
     LANE_READY = both "lane/ready";
     LANE_STATS = both "lane/stats";
-    LANE_STEP = both "lane/step";
     MESSAGE_ARCHIVE = pair "message/archive";
     MESSAGE_BURY = pair "message/bury";
     MESSAGE_CLAIM = pair "message/claim";
@@ -169,6 +169,7 @@ statements! {
     QUEUE_NAME = both "queue/name";
     QUEUE_ORPHAN = both "queue/orphan";
     QUEUE_PAUSE = both "queue/pause";
+    QUEUE_REQUEST = both "queue/request";
     QUEUE_UPDATE = both "queue/update";
     ROLE_BOUND = both "role/bound";
     ROLE_CREATE = both "role/create";

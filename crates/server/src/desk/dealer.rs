@@ -13,8 +13,10 @@ use tokio::time::Instant;
 use super::{Desk, Waiting, closing, tally};
 use crate::fault::Fault;
 
-/// Messages that one pass takes from one partition.
-const PASS: usize = 1000;
+/// Messages that one pass takes from one partition, unless a single lease wants more.
+const PASS: usize = 4000;
+/// A store that takes longer over a look hangs, and counts as failing.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How soon waiting leases look again at stores that failed.
 const FAILING: Duration = Duration::from_millis(250);
 
@@ -31,9 +33,14 @@ impl Desk {
             // What becomes ready from here on is noticed, whatever the pass misses.
             self.watch(&mut watches).await;
             while self.pass().await {}
+            if std::mem::take(&mut self.state().failed) {
+                // What failed just now fails again, and asking all the time would not help.
+                tokio::time::sleep(FAILING).await;
+                continue;
+            }
             let stirred = tokio::select! {
                 () = self.bell.notified() => None,
-                n = stirred(&mut watches), if self.waiting() > 0 => Some(n),
+                n = self.stirred(&mut watches), if self.waiting() > 0 => Some(n),
                 () = tokio::time::sleep_until(self.next()) => None,
             };
             if let Some(n) = stirred {
@@ -77,7 +84,11 @@ impl Desk {
             let began = Instant::now();
             let recovered = async {
                 let (store, queue) = part.open(&self.name).await?;
-                part.member.watched(store.recover(queue.lanes[part.place]).await)
+                // Where messages keep their place, the next look finds them there.
+                if !queue.settings.tail_on_expiry {
+                    return Ok(1);
+                }
+                part.member.within(PATIENCE, store.recover(queue.lanes[part.place])).await
             };
             let recovered = recovered.await;
             let tally = &mut self.state().tallies[n];
@@ -167,16 +178,20 @@ impl Desk {
     async fn serve(self: &Arc<Self>, n: usize, leases: Vec<Waiting>) -> Vec<Waiting> {
         let part = &self.parts[n];
         let stamp = self.state().tallies[n].stamp;
-        let wanted = leases.iter().map(|lease| lease.batch).sum::<usize>().min(PASS);
+        let largest = leases.iter().map(|lease| lease.batch).max().unwrap_or(0);
+        let wanted = leases.iter().map(|lease| lease.batch).sum::<usize>().min(PASS.max(largest));
         let taken = async {
             let (store, queue) = part.open(&self.name).await?;
-            part.member.watched(store.take(queue.lanes[part.place], wanted).await)
+            part.member.within(PATIENCE, store.take(queue.lanes[part.place], wanted)).await
         };
         let messages = match taken.await {
             Ok(messages) => messages,
             Err(error) => {
                 tracing::warn!(%error, queue = self.name, partition = part.number, "nothing could be leased here");
-                self.state().tallies[n].maybe &= error.kind() != Kind::Unavailable;
+                let mut state = self.state();
+                state.tallies[n].maybe &= error.kind() != Kind::Unavailable;
+                state.failed = true;
+                drop(state);
                 return leases;
             }
         };
@@ -195,20 +210,20 @@ impl Desk {
         }
         left
     }
-}
 
-/// The first partition in which something may have become ready.
-async fn stirred(watches: &mut [Option<Watch>]) -> usize {
-    let mut watched: Vec<usize> = Vec::new();
-    let mut waits = Vec::new();
-    for (n, watch) in watches.iter_mut().enumerate() {
-        if let Some(watch) = watch {
-            watched.push(n);
-            waits.push(Box::pin(watch.wait()));
+    /// The first partition in which something may have become ready. One whose store fails is not asked.
+    async fn stirred(&self, watches: &mut [Option<Watch>]) -> usize {
+        let mut watched: Vec<usize> = Vec::new();
+        let mut waits = Vec::new();
+        for (n, watch) in watches.iter_mut().enumerate().filter(|(n, _)| self.parts[*n].member.is_up()) {
+            if let Some(watch) = watch {
+                watched.push(n);
+                waits.push(Box::pin(watch.wait()));
+            }
         }
+        if waits.is_empty() {
+            return std::future::pending().await;
+        }
+        watched[select_all(waits).await.1]
     }
-    if waits.is_empty() {
-        return std::future::pending().await;
-    }
-    watched[select_all(waits).await.1]
 }

@@ -121,7 +121,11 @@ pub(super) async fn produce(call: &Call<'_>, request: QueueProduceRequest) -> An
 /// Stores messages in the partition that is next; with a fault comes whether it may be tried again.
 async fn store(desk: &Arc<Desk>, messages: Vec<NewMessage>, ready: usize) -> Result<(), (Fault, bool)> {
     let count = messages.len();
-    let place = desk.place(count).await.map_err(|fault| (fault, false))?;
+    // Stores that fail may be back before the time is up.
+    let place = desk.place(count).await.map_err(|fault| {
+        let again = fault.code == 454;
+        (fault, again)
+    })?;
     // A client may leave at any time; what it had placed is then not on its way any more.
     let mut placed = Placed { desk, place, count, stored: None };
     let part = &desk.parts[place];
@@ -229,18 +233,12 @@ pub(super) async fn complete(call: &Call<'_>, request: QueueCompleteRequest) -> 
     }
     too_long(nanos, |nanos, longest| nanos > longest)?;
     required(nanos)?;
-    too_short_if_negative(nanos)?;
     let _counted = enter(call, &desk, Some(&desk.busy.completes))?;
     desk.pass_gate().await?;
     let ends = request.ids.into_iter().map(|id| (id, End::Complete)).collect();
     let done = finish(&desk, part, ends, "item(s) cannot be completed").await;
     call.service.metrics.count(Act::Completed, &desk.name, done.as_ref().map_or_else(|(done, _)| *done, |done| *done));
     done.map(|_| Reply::ok()).map_err(|(_, fault)| fault)
-}
-
-/// The original lets negative time-outs of completes through; nobody means them.
-fn too_short_if_negative(nanos: i64) -> Answer<()> {
-    if nanos < 0 { too_short(nanos).map(drop) } else { Ok(()) }
 }
 
 pub(super) async fn retry(call: &Call<'_>, request: QueueRetryRequest) -> Answer {
@@ -326,6 +324,11 @@ async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &st
     Err((done as u64, fault))
 }
 
+/// Whatever the store says no to, ending a lease may be tried again.
+fn again(fault: Fault) -> Fault {
+    if fault.code == 500 { fault.as_retry("internal error, try your request again") } else { fault }
+}
+
 /// An item's id as a client wrote it.
 pub(super) fn item_id(id: &str) -> Answer<ksuid::Ksuid> {
     ksuid::parse(id).map_err(|reason| Fault::bad(format!("invalid storage id; '{id}': {reason}")))
@@ -387,6 +390,9 @@ pub(super) async fn clear(call: &Call<'_>, request: QueueClearRequest) -> Answer
 
 pub(super) async fn reload(call: &Call<'_>, request: QueueReloadRequest) -> Answer {
     let desk = call.queue(&request.queue_name).await?;
+    for part in &desk.parts {
+        part.member.wake();
+    }
     desk.recount().await;
     Ok(Reply::ok())
 }

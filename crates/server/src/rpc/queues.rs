@@ -104,6 +104,9 @@ pub(super) async fn update(call: &Call<'_>, request: QueueInfo) -> Answer {
     };
     let name = &request.queue_name;
     call.service.update_queue(name, settings).await.map_err(|error| missing(error, name))?;
+    if let Ok(requested @ 1..) = u32::try_from(request.requested_partitions) {
+        home.queue_request_partitions(name, requested).await?;
+    }
     Ok(Reply::ok())
 }
 

@@ -11,6 +11,8 @@ use crate::wire::*;
 
 /// Bytes of payloads from which on a list ends.
 const MOST_BYTES: usize = 64 << 20;
+/// Items that are read first, when nobody knows how large they are.
+const FIRST_PAGE: usize = 32;
 /// Items that are read at once.
 const PAGE: usize = 1000;
 
@@ -32,10 +34,10 @@ async fn list(call: &Call<'_>, request: StorageItemsListRequest, state: State) -
     };
     let (store, lane) = part.lane(&desk.name).await?;
     let mut items = Vec::new();
-    let mut bytes = 0;
+    let (mut bytes, mut page) = (0, FIRST_PAGE);
     // Whoever wants more begins his next list with the last item of this one.
     while items.len() < limit && bytes < MOST_BYTES {
-        let page = PAGE.min(limit - items.len());
+        page = page.min(limit - items.len());
         let messages =
             store.message_list(lane, state, pivot, page).await.map_err(|error| part.fault(&desk.name, error))?;
         bytes += messages.iter().map(|message| message.payload.len()).sum::<usize>();
@@ -45,6 +47,8 @@ async fn list(call: &Call<'_>, request: StorageItemsListRequest, state: State) -
             Some(last) if found == page => pivot = last.saturating_add(1),
             _ => break,
         }
+        // As many as will probably fit.
+        page = (MOST_BYTES.saturating_sub(bytes) / (bytes / items.len()).max(1)).clamp(1, PAGE);
     }
     Ok(StorageItemsListResponse { items })
 }
@@ -94,19 +98,31 @@ pub(super) async fn import(call: &Call<'_>, request: StorageItemsImportRequest) 
         next = page.last().filter(|last| page.len() == PAGE && Some(last.id) < newest).map(|last| last.id + 1);
         stored.extend(page.into_iter().map(|message| (message.id, message)));
     }
+    let now = call.service.now();
     let echoed = request.items.into_iter().zip(imported).map(|(item, id)| match id {
-        None => echo(item),
+        None => skipped(item, now),
         // It may be gone already: somebody has leased and completed it.
-        Some(id) => {
-            stored.remove(&id).map_or_else(|| StorageItem { id: ksuid::of_message(id), ..echo(item) }, storage_item)
-        }
+        Some(id) => stored
+            .remove(&id)
+            .map_or_else(|| StorageItem { id: ksuid::of_message(id), ..skipped(item, now) }, storage_item),
     });
     Ok(StorageItemsImportResponse { items: echoed.collect() })
 }
 
-/// An item that was not stored, because its source was there already: as it came.
-fn echo(item: StorageItem) -> StorageItem {
-    StorageItem { dead_deadline: None, updated_at: None, enqueue_at: None, ..item }
+/// An item that is not there, because its source was there before or because somebody was quick: as it would be stored.
+fn skipped(item: StorageItem, now: Micros) -> StorageItem {
+    let Import { leased_until, expire_at, .. } = to_import(&item);
+    let leased = if leased_until > 0 { Timestamp::from_micros(leased_until) } else { Timestamp::YEAR_ONE };
+    StorageItem {
+        id: ksuid::random(),
+        lease_deadline: Some(leased),
+        expire_deadline: expire_at.map(Timestamp::from_micros),
+        created_at: Some(Timestamp::from_micros(now)),
+        dead_deadline: None,
+        updated_at: None,
+        enqueue_at: None,
+        ..item
+    }
 }
 
 fn to_import(item: &StorageItem) -> Import {

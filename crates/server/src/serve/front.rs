@@ -34,6 +34,8 @@ use crate::tls::Tls;
 const BUFFER: usize = 64 * 1024;
 /// A body has a second more for every so many bytes of it that have arrived.
 const BYTES_PER_SECOND: u64 = 64 * 1024;
+/// For so long after a stop newcomers are still answered: that the service is shutting down.
+const LATE: Duration = Duration::from_millis(250);
 /// After a connection could not be accepted, usually because the process has too many files open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(500);
 /// How often it is said that every connection is in use.
@@ -60,7 +62,8 @@ impl Default for Transport {
     fn default() -> Self {
         Transport {
             connections: 1000,
-            header_timeout: Duration::from_secs(10),
+            // Clients open connections ahead of use, and give up idle ones after 60 or 90 seconds.
+            header_timeout: Duration::from_secs(100),
             body_timeout: Duration::from_secs(30),
             // Clients give up idle connections after 60 or 90 seconds. The server must not be the first: a request
             // that is on its way would meet a closed door.
@@ -106,10 +109,12 @@ async fn serve_router(
         () = stop => {}
         () = front.accept(&listener, &slots, &phase) => {}
     }
-    drop(listener);
     let drained = async {
-        // First of all, so that leases that wait are answered and do not hold the connections.
+        // First of all, so that leases that wait are answered and do not hold the connections. Whoever comes a moment too
+        // late is told so, and is not left with a door that was shut in his face.
         shut_down.await;
+        timeout(LATE, front.accept(&listener, &slots, &phase)).await.ok();
+        drop(listener);
         phase.send_replace(Phase::Draining);
         // All slots are free when all connections have ended.
         drop(slots.acquire_many(connections).await);

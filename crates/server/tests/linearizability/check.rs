@@ -13,7 +13,7 @@ use crate::history::{Answer, Call, Operation, Time};
 use crate::model::{Moment, State, Step, Writers};
 
 /// A search that has come this far is given up: a history with so many orders is of no use.
-const MOST: usize = 300_000;
+const MOST: usize = 4_000_000;
 
 /// Whether a history is one of the model, partition by partition; if not, what is wrong with it. Calls are named by
 /// their place in the history.

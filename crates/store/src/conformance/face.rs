@@ -135,14 +135,26 @@ pub async fn tending_a_lane_does_what_is_due_wherever_it_stands(h: &Harness) {
     assert_eq!(h.take(&queue, 2).await.len(), 2);
     h.advance(30_001);
     assert_eq!(h.store.lanes_due(10).await.unwrap(), [lane]);
+    assert_eq!(h.store.promote(lane).await.unwrap(), 1);
+    assert!(h.store.lanes_due(10).await.unwrap().is_empty());
     let walked = h.store.tend(lane, 0).await.unwrap();
     assert!(walked > 0, "a long lane is not walked in one go");
-    assert!(h.store.lanes_due(10).await.unwrap().is_empty());
     assert_eq!(h.store.tend(lane, walked).await.unwrap(), 0);
     // Two had used up their only attempt, one had expired, and the scheduled one has come.
     let stats = h.store.lane_stats(lane).await.unwrap();
     assert_eq!((stats.ready, stats.leased, stats.scheduled), (5498, 0, 0));
     assert_eq!(h.store.archive_count(queue.id).await.unwrap().1, 3);
+}
+
+pub async fn tending_leaves_alone_what_keeps_its_place(h: &Harness) {
+    let queue = h.queue().await;
+    h.put(&queue, "first").await;
+    h.put(&queue, "second").await;
+    let first = h.take_one(&queue).await;
+    h.advance(30_001);
+    assert_eq!(h.store.tend(queue.lanes[0], 0).await.unwrap(), 0);
+    let again = h.take(&queue, 9).await;
+    assert_eq!((payloads(&again), again[0].id), (vec!["first".to_owned(), "second".to_owned()], first.id));
 }
 
 pub async fn a_queue_may_have_only_some_of_its_partitions_here(h: &Harness) {

@@ -272,6 +272,7 @@ cases! { $
         a_watch_ends_when_something_becomes_ready_and_a_look_takes_it
         ready_messages_are_counted_up_to_a_bound
         tending_a_lane_does_what_is_due_wherever_it_stands
+        tending_leaves_alone_what_keeps_its_place
         a_queue_may_have_only_some_of_its_partitions_here;
     turn:
         a_turn_has_one_holder_and_is_committed_whole

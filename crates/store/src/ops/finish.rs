@@ -129,6 +129,9 @@ pub(crate) async fn finish_chains(
     again: bool,
 ) -> Result<Vec<Finished>> {
     let mut skipped = vec![false; items.len()];
+    // Whoever leased it since would have the very attempt that was given back uncounted: it is not given back twice.
+    let given_back = |n: usize| again && items[n].verb == Verb::Release { uncount: true };
+    (0..items.len()).filter(|n| given_back(*n)).for_each(|n| skipped[n] = true);
     loop {
         let kept: Vec<usize> = (0..items.len()).filter(|n| !skipped[*n]).collect();
         let tried = if kept.len() == items.len() {
@@ -161,7 +164,8 @@ pub(crate) async fn finish_chains(
             Err(_) => rest.into_iter().for_each(|n| skipped[kept[n]] = true),
             Ok(finished) => {
                 rest.into_iter().for_each(|n| skipped[kept[n]] = true);
-                let mut answers = vec![Finished::answer(Answer::Skipped); items.len()];
+                let unanswered = |n| Finished::answer(if given_back(n) { Answer::Already } else { Answer::Skipped });
+                let mut answers: Vec<Finished> = (0..items.len()).map(unanswered).collect();
                 for (n, finished) in kept.into_iter().zip(finished).filter(|(n, _)| !skipped[*n]) {
                     answers[n] = finished;
                 }
@@ -333,6 +337,7 @@ fn judge(item: &Finish, place: &str, attempts: i64, leased_until: Micros) -> Ans
         (Verb::Release { uncount: false }, "live") => same && free,
         (Verb::Requeue, "moved") => same && free,
         (Verb::Postpone { .. }, "scheduled") => same,
+        (Verb::Requeue | Verb::Postpone { .. }, "dead") => same && item.mortal,
         (Verb::Bury { uncount, .. }, "dead" | "expired") => {
             item.fence.attempt.is_none_or(|attempt| attempt == attempts + i64::from(*uncount))
         }

@@ -44,26 +44,30 @@ impl Store {
         due.await
     }
 
-    /// One turn of whoever looks after a lane: promotes what is due, recovers what its queue wants recovered, and buries
-    /// what must die among the next few thousand messages from `walked` on. Returns how far the walk has come; 0: it is
-    /// over, and begins again.
+    /// One turn of whoever looks after a lane: among the next few thousand messages from `walked` on, recovers what its
+    /// queue wants recovered and buries what must die. Returns how far the walk has come; 0: it is over, and begins again.
     ///
     /// Nothing here depends on what a process remembers, and nothing walks a long lane in one go: leases and expiries that
-    /// nobody else has seen are met when the walk comes by.
+    /// nobody else has seen are met when the walk comes by. A part in which nothing is to be done costs one look.
     pub async fn tend(&self, lane: i64, walked: i64) -> Result<i64> {
-        self.shared().promote(lane).await?;
-        let params = [Value::Int(lane), Value::Int(walked), Value::Int(STRIDE)];
-        let step = self.db().read(move |conn| {
+        let params = [self.clock().value(), Value::Int(lane), Value::Int(walked), Value::Int(STRIDE)];
+        let look = self.db().read(move |conn| {
             Box::pin(async move {
-                let rows = conn.query(LANE_STEP, &params).await?;
-                rows[0].fields(LANE_STEP.name).int_or_null()
+                let rows = conn.query(LANE_CARE, &params).await?;
+                let mut row = rows[0].fields(LANE_CARE.name);
+                Ok((row.int_or_null()?, row.int()?, row.int()? > 0, row.int()? > 0))
             })
         });
-        let end = step.await?;
-        let part = walked..end.unwrap_or(i64::MAX);
-        self.shared().recover_part(lane, part.clone()).await?;
-        self.bury_all(lane, None, part).await?;
-        Ok(end.unwrap_or(0))
+        let (last, seen, lapsed, doomed) = look.await?;
+        let Some(last) = last else { return Ok(0) };
+        let part = walked..last.saturating_add(1);
+        if lapsed {
+            self.shared().recover_part(lane, part.clone()).await?;
+        }
+        if doomed {
+            self.bury_all(lane, None, part).await?;
+        }
+        Ok(if seen < STRIDE { 0 } else { last.saturating_add(1) })
     }
 
     /// Buries what must die in a lane: expired messages, and those whose last allowed lease has run out. Returns how

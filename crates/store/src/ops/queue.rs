@@ -95,6 +95,13 @@ impl Store {
         updated.await?.ok_or_else(|| missing(name))
     }
 
+    /// Notes how many partitions somebody would like a queue to have; those that it has stay. Whether there is one.
+    pub async fn queue_request_partitions(&self, name: &str, partitions: u32) -> Result<bool> {
+        let params = [name.into(), Value::Int(partitions.into())];
+        let act = self.db().write(move |conn| Box::pin(async move { conn.execute(QUEUE_REQUEST, &params).await }));
+        Ok(act.await? > 0)
+    }
+
     /// Stops handing out messages of a queue; everything else goes on. Pausing twice is the same as once.
     pub async fn queue_pause(&self, name: &str) -> Result<()> {
         self.set_paused(name, true).await

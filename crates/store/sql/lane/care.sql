@@ -1,0 +1,22 @@
+-- What a part of a lane needs: where the part ends, how long it is, and whether anybody in it has lost a lease that sends
+-- messages to the tail, or must die.
+select
+    max(w.id) as last,
+    count(*) as seen,
+    coalesce(max(case when l.tail_on_expiry and w.leased_until > 0 and w.leased_until < c.now then 1 else 0 end), 0) as lapsed,
+    coalesce(max(case
+        when w.expire_at < c.now then 1
+        when w.leased_until <= c.now and w.attempts >= coalesce(w.max_attempts, l.max_attempts) then 1
+        else 0
+    end), 0) as doomed
+from (
+    select id, lane, leased_until, attempts, max_attempts, expire_at
+    from tenure.message
+    where lane = $2
+      and lane > 0
+      and id >= $3
+    order by id
+    limit $4
+) w
+join tenure.lane l on l.id = w.lane
+cross join (select {now} as now) c
