@@ -370,6 +370,10 @@ impl Desk {
                 };
                 drop(state.waiting.remove(n));
             }
+            if state.clients.len() == 1 {
+                // Nobody has waited here lately, so nobody has listened to what other processes do.
+                state.tallies.iter_mut().for_each(Tally::stir);
+            }
             state.waiting.push_back(Waiting { client, batch, until: Instant::now() + wait, looked: false, reply });
         }
         self.bell.notify_one();

@@ -71,7 +71,7 @@ impl Fault {
     }
 
     /// The same, as something that may work later; the log still learns what it was.
-    pub(crate) fn as_retry(self, message: &str) -> Self {
+    pub(crate) fn into_retry(self, message: &str) -> Self {
         Fault { source: self.source, ..Fault::retry(message) }
     }
 

@@ -415,6 +415,18 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// A verb that was too late may have waited for whoever was faster, and until it ended it held the message where that
+    /// one has put it: claims went past it meanwhile (found by the linearizability test: a message that was retried twice at
+    /// the same time came a second late).
+    fn look_again(&self, items: &[Finish], finished: &[Finished]) {
+        let late = items.iter().zip(finished).filter(|(_, finished)| finished.answer == Answer::Lost);
+        for lane in late.filter_map(|(item, _)| item.fence.lane) {
+            self.hub.ready_somewhere(lane);
+        }
+    }
+}
+
 /// Enqueues a merged batch. It is not repeated when the database goes away: whether it was committed is then unknown,
 /// and only a dedupe key makes a repeat safe.
 fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
@@ -467,6 +479,7 @@ fn finish_flush(shared: Arc<Shared>) -> Flush<Finish, Finished> {
                 match finish_chains(&shared.hub.db, &shared.hub.clock, &items, ambiguous).await {
                     Ok(finished) => {
                         shared.announce(&finished);
+                        shared.look_again(&items, &finished);
                         return Ok(finished);
                     }
                     Err(error) if error.is_retryable() && repeats < REPEATS => {

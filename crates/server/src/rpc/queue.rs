@@ -302,7 +302,7 @@ async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &st
         false => part
             .member
             .watched(store.finish_in_order(items).await)
-            .map_err(|error| (0, part.fault(&desk.name, error)))?,
+            .map_err(|error| (0, again(part.fault(&desk.name, error))))?,
     };
     let is_done = |answer: &Finished| matches!(answer, Finished::Done | Finished::Already);
     let done = answers.iter().take_while(|answer| is_done(answer)).count();
@@ -326,7 +326,7 @@ async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &st
 
 /// Whatever the store says no to, ending a lease may be tried again.
 fn again(fault: Fault) -> Fault {
-    if fault.code == 500 { fault.as_retry("internal error, try your request again") } else { fault }
+    if fault.code == 500 { fault.into_retry("internal error, try your request again") } else { fault }
 }
 
 /// An item's id as a client wrote it.

@@ -12,8 +12,10 @@ use std::hash::{Hash as _, Hasher as _};
 use crate::history::{Answer, Call, Operation, Time};
 use crate::model::{Moment, State, Step, Writers};
 
+/// What is said of a history that has too many orders to try.
+pub(crate) const UNDECIDED: &str = "undecided";
 /// A search that has come this far is given up: a history with so many orders is of no use.
-const MOST: usize = 4_000_000;
+const MOST: usize = 300_000;
 
 /// Whether a history is one of the model, partition by partition; if not, what is wrong with it. Calls are named by
 /// their place in the history.
@@ -123,7 +125,7 @@ impl<'h> Search<'h> {
         }
         let (tried, (length, end)) = (self.seen.len(), &self.furthest);
         if tried >= MOST {
-            return Err(format!("undecided after {tried} states: the calls overlap too much"));
+            return Err(format!("{UNDECIDED} after {tried} states: the calls overlap too much"));
         }
         Err(format!("no order works ({tried} states tried). The longest that does has {length} steps, up to\n{end}"))
     }
