@@ -133,6 +133,7 @@ statements! {
     MESSAGE_COMPLETE_KEPT = pair "message/complete_kept";
     MESSAGE_DELETE = pair "message/delete";
     MESSAGE_DOOM = pair "message/doom";
+    MESSAGE_DRAW = postgres "message/draw";
     MESSAGE_ENQUEUE = pair "message/enqueue";
     MESSAGE_ENQUEUE_LANES = postgres "message/enqueue_lanes";
     MESSAGE_ENQUEUE_LEASED = pair "message/enqueue_leased";

@@ -55,7 +55,12 @@ pub async fn leases_end_in_order_until_one_cannot_be(h: &Harness) {
     assert_eq!(h.store.finish_in_order(vec![repeat]).await.unwrap(), [Answer::Lost], "it is not leased any more");
     let answers = h.store.finish_in_order(vec![end(leased[2].id, tail), end(7_000_000, End::Discard)]).await.unwrap();
     assert_eq!(answers, [Answer::Done, Answer::Unknown]);
-    assert_eq!(payloads(&h.take(&queue, 9).await), ["d", "c"]);
+    let taken = h.take(&queue, 9).await;
+    assert_eq!(payloads(&taken), ["d", "c"]);
+    // The second first: that is how they stand at the tail.
+    let back = |n: usize| end(taken[n].id, End::Retry { due: None, place: Place::Tail });
+    assert_eq!(h.store.finish_in_order(vec![back(1), back(0)]).await.unwrap(), [Answer::Done; 2]);
+    assert_eq!(payloads(&h.take(&queue, 9).await), ["c", "d"]);
 }
 
 pub async fn a_retry_after_the_last_attempt_buries(h: &Harness) {

@@ -6,15 +6,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::{Clock, micros};
-use crate::db::{Conn, Db};
+use crate::db::{Conn, Db, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::reserve;
 use crate::sql::{
-    MESSAGE_BURY, MESSAGE_COMPLETE, MESSAGE_COMPLETE_KEPT, MESSAGE_EXPLAIN, MESSAGE_EXTEND, MESSAGE_POSTPONE,
-    MESSAGE_RELEASE, MESSAGE_REQUEUE, MESSAGE_SPENT, Statement,
+    MESSAGE_BURY, MESSAGE_COMPLETE, MESSAGE_COMPLETE_KEPT, MESSAGE_DRAW, MESSAGE_EXPLAIN, MESSAGE_EXTEND,
+    MESSAGE_POSTPONE, MESSAGE_RELEASE, MESSAGE_REQUEUE, MESSAGE_SPENT, Statement,
 };
 use crate::types::{Answer, Due, Fence, Micros, Outcome};
-use crate::value::{Column, Fields};
+use crate::value::{Column, Fields, Value};
 
 /// What a holder wants done with a message.
 #[derive(Clone, Debug, PartialEq)]
@@ -230,7 +230,10 @@ async fn apply(
             false
         }
         Verb::Requeue => {
-            columns.push(reserve(conn, group.len()).await?);
+            // A call's messages stand at the tail in its own order, whatever the order in which their rows are locked.
+            let ordered = group.is_sorted() || !group.iter().all(|n| member(n).mortal);
+            let ids = if ordered { reserve(conn, group.len()).await? } else { in_order(conn, group).await? };
+            columns.push(ids);
             false
         }
         Verb::Postpone { .. } => {
@@ -259,6 +262,24 @@ async fn apply(
         answers[n] = Some(done(&items[n].verb, &mut row)?);
     }
     Ok(())
+}
+
+/// Ids for a group of items, growing with their places in the call. Needs a transaction.
+async fn in_order(conn: &mut Conn<'_>, group: &[usize]) -> Result<Column> {
+    let ids = match reserve(conn, group.len()).await? {
+        Column::Ints(ids) => ids,
+        _ => {
+            let rows = conn.query(MESSAGE_DRAW, &[Value::Int(group.len() as i64)]).await?;
+            decode(MESSAGE_DRAW, &rows, |row| row.int().map(Some))?
+        }
+    };
+    let mut places: Vec<usize> = (0..group.len()).collect();
+    places.sort_unstable_by_key(|place| group[*place]);
+    let mut column = vec![None; group.len()];
+    for (place, id) in places.into_iter().zip(ids) {
+        column[place] = id;
+    }
+    Ok(Column::Ints(column))
 }
 
 fn postpone_columns<'a>(verbs: impl Iterator<Item = &'a Verb>, columns: &mut Vec<Column>) {
