@@ -42,6 +42,7 @@ cases! {
     a_hundred_thousand_delayed_rows_do_not_slow_a_fetch
     a_delayed_turn_and_a_delayed_activity_wake_a_waiting_fetch_on_time
     an_expired_lease_wakes_a_waiting_fetch_on_time
+    a_lease_that_runs_out_right_after_a_look_is_met_on_time
     a_message_wakes_a_waiting_fetch_at_once
     a_cancellation_before_its_start_waits_for_it_and_stops_nobody
     a_renewal_of_less_than_a_second_keeps_the_lease
@@ -221,6 +222,30 @@ async fn an_expired_lease_wakes_a_waiting_fetch_on_time(factory: Factory) {
     let work = fetch_work(&provider, LEASE, Duration::from_secs(10)).await.unwrap();
     on_time(began, lease);
     assert_eq!((turn.2, work.2), (2, 2));
+}
+
+async fn a_lease_that_runs_out_right_after_a_look_is_met_on_time(factory: Factory) {
+    let provider = factory.create_provider().await;
+    provider.enqueue_for_orchestrator(start_item("i"), None).await.unwrap();
+    provider.enqueue_for_worker(activity("i", 1)).await.unwrap();
+    let lease = Duration::from_millis(600);
+    let began = Instant::now();
+    let turn = provider.fetch_orchestration_item(lease, Duration::ZERO, None);
+    let work = fetch_work(&provider, lease, Duration::ZERO);
+    let (turn, work) = tokio::join!(turn, work);
+    assert!(turn.unwrap().is_some() && work.is_some());
+    // The first look comes just before the end, the question what will come just after it.
+    tokio::time::sleep((began + lease - Duration::from_millis(5)).saturating_duration_since(Instant::now())).await;
+    tokio::join!(
+        async {
+            provider.fetch_orchestration_item(LEASE, Duration::from_secs(10), None).await.unwrap().unwrap();
+            on_time(began, lease);
+        },
+        async {
+            fetch_work(&provider, LEASE, Duration::from_secs(10)).await.unwrap();
+            on_time(began, lease);
+        }
+    );
 }
 
 async fn a_message_wakes_a_waiting_fetch_at_once(factory: Factory) {

@@ -19,6 +19,8 @@ const QUIET: Duration = Duration::from_millis(20);
 /// How soon a waiter looks again when messages wait behind somebody's turn: at first, and at most.
 const BLOCKED_FIRST: Duration = Duration::from_millis(20);
 const BLOCKED_MOST: Duration = Duration::from_millis(500);
+/// How much further back it is asked, for clocks that do not run alike.
+const SLACK: Duration = Duration::from_millis(20);
 /// A process's clock and the database's drift apart by less than this while a time is awaited.
 const GRACE: Duration = Duration::from_millis(1);
 
@@ -116,14 +118,15 @@ impl<K: Clone + PartialEq> Bell<K> {
         }
     }
 
-    /// Looks until something is found or the time is up. `next` asks the database what will come.
+    /// Looks until something is found or the time is up. `next` asks the database what will come, and what came within the
+    /// given time.
     pub(crate) async fn wait<T, L, N>(
         &self,
         hub: &Hub,
         key: &K,
         until: Instant,
         mut look: impl FnMut() -> L + Send,
-        next: impl Fn() -> N + Send + Sync,
+        next: impl Fn(Duration) -> N + Send + Sync,
     ) -> Result<Option<T>>
     where
         L: Future<Output = Result<Option<T>>> + Send,
@@ -140,6 +143,7 @@ impl<K: Clone + PartialEq> Bell<K> {
             while woken.as_mut().enable() {
                 woken.set(class.woken.notified());
             }
+            let looked = Instant::now();
             if let Some(found) = look().await? {
                 self.state().pause = BLOCKED_FIRST;
                 if class.chain.load(Ordering::Relaxed) {
@@ -154,7 +158,7 @@ impl<K: Clone + PartialEq> Bell<K> {
             }
             tokio::select! {
                 () = woken => {}
-                result = self.lead(hub, &next) => result?,
+                result = self.lead(hub, looked, &next) => result?,
                 () = clock_moved.wait() => {}
                 () = tokio::time::sleep_until(until) => return Ok(None),
             }
@@ -162,7 +166,12 @@ impl<K: Clone + PartialEq> Bell<K> {
     }
 
     /// Waits as the one who leads until it is time to look; for ever while another one leads.
-    async fn lead<N: Future<Output = Result<Next>> + Send>(&self, hub: &Hub, next: impl Fn() -> N) -> Result<()> {
+    async fn lead<N: Future<Output = Result<Next>> + Send>(
+        &self,
+        hub: &Hub,
+        looked: Instant,
+        next: impl Fn(Duration) -> N,
+    ) -> Result<()> {
         let _leader = self.leader.lock().await;
         loop {
             let earlier = self.earlier.notified();
@@ -172,7 +181,9 @@ impl<K: Clone + PartialEq> Bell<K> {
                 () = earlier => continue,
             }
             if ask {
-                self.plan(&next().await?);
+                // What fell due between the look and this question is in neither of them, unless it is asked for: a lease that
+                // ran out in those 20 ms was met four seconds late.
+                self.plan(&next(looked.elapsed() + SLACK).await?);
                 continue;
             }
             let due = {

@@ -15,7 +15,7 @@ use crate::model::{Moment, State, Step, Writers};
 /// What is said of a history that has too many orders to try.
 pub(crate) const UNDECIDED: &str = "undecided";
 /// A search that has come this far is given up: a history with so many orders is of no use.
-const MOST: usize = 300_000;
+const MOST: usize = 1_000_000;
 
 /// Whether a history is one of the model, partition by partition; if not, what is wrong with it. Calls are named by
 /// their place in the history.

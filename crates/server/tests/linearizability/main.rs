@@ -82,7 +82,7 @@ fn judge(server: &Server, writers: Writers) {
         }
         tally.add(&history);
     }
-    assert!(undecided * 10 <= end - first, "{undecided} of {} histories have too many orders to try", end - first);
+    assert!(undecided * 5 <= end - first, "{undecided} of {} histories have too many orders to try", end - first);
     println!("{tally:?}");
     if end - first >= MANY {
         tally.assert_worth();

@@ -87,7 +87,7 @@ impl Store {
             let back = |turn: Option<Turn>| turn.into_iter().for_each(|turn| self.shared().give_turn_back(turn));
             Receipt::new(answer, back).wait().await
         };
-        let next = || self.shared().next(TURN_NEXT);
+        let next = |since| self.shared().next(TURN_NEXT, since);
         hub.turns.wait(hub, &claim.pinned, after(claim.wait), look, next).await
     }
 
@@ -138,9 +138,9 @@ impl Store {
 }
 
 impl Shared {
-    /// Asks the database what will come.
-    pub(crate) async fn next(&self, statement: Statement) -> Result<Next> {
-        let params = [self.hub.clock.value()];
+    /// Asks the database what will come, and what came within the time `since`.
+    pub(crate) async fn next(&self, statement: Statement, since: Duration) -> Result<Next> {
+        let params = [self.hub.clock.value(), Value::Int(micros(since))];
         let act = self.hub.db.read(move |conn| {
             Box::pin(async move {
                 let rows = conn.query(statement, &params).await?;

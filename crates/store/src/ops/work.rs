@@ -86,7 +86,7 @@ impl Store {
             let back = |work: Option<Work>| work.into_iter().for_each(|work| self.shared().give_work_back(work.token));
             Receipt::new(answer, back).wait().await
         };
-        let next = || self.shared().next(WORK_NEXT);
+        let next = |since| self.shared().next(WORK_NEXT, since);
         hub.work.wait(hub, &class, after(claim.wait), look, next).await
     }
 
