@@ -18,7 +18,7 @@
 //!
 //! # Invariants
 //!
-//! - The protocol is Querator's: its clients work unchanged.
+//! - The protocol is Querator's, to the letter: clients compare strings.
 //! - Any number of processes may serve the same stores: the database alone decides who holds what.
 //! - Nothing that matters is only in memory: a process can be killed at any time.
 //! - Whoever has gone is handed nothing.

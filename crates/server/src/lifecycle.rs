@@ -77,8 +77,7 @@ async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -
     if queues.len() == QUEUES
         && let Some(last) = queues.last()
     {
-        // The least name behind the last one.
-        walks.queues = format!("{}\u{1}", last.name);
+        walks.queues = behind(&last.name);
     }
     for queue in &queues {
         for lane in &queue.lanes {
@@ -118,7 +117,8 @@ async fn carry_dead(service: &Arc<Service>, member: &Member, store: &Store, queu
             payload: letter.payload,
             ..Import::default()
         };
-        if home.message_import(target.lanes[0], vec![copy]).await.is_err() {
+        if let Err(error) = home.message_import(target.lanes[0], vec![copy]).await {
+            tracing::warn!(%error, queue = queue.name, "a dead letter waits to be carried to its dead queue");
             return Ok(());
         }
         store.archive_delete(queue.id, id).await?;
@@ -150,6 +150,11 @@ fn go_on<T>(lane: i64, result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
+/// The least name behind this one: no name holds a NUL.
+fn behind(name: &str) -> String {
+    format!("{name}\u{1}")
+}
+
 /// Forgets what a queue has kept long enough.
 async fn prune(store: &Store, queue: &Queue) -> Result<(), Error> {
     if queue.settings.retain_completed.is_some() || queue.settings.retain_dead.is_some() {
@@ -177,7 +182,7 @@ pub(crate) async fn settle(service: &Arc<Service>) -> Result<(), Error> {
                 carry_dead(service, member, &store, queue).await?;
             }
             match queues.last().filter(|_| queues.len() == 1000) {
-                Some(last) => pivot = format!("{}\u{1}", last.name),
+                Some(last) => pivot = behind(&last.name),
                 None => break,
             }
         }

@@ -13,7 +13,7 @@ use crate::auth::Auth;
 use crate::desk::Desk;
 use crate::fault::{Answer, Fault};
 use crate::metrics::{Metrics, QueueDepth};
-use crate::stores::{Member, StoreOptions, Stores};
+use crate::stores::{DEFAULT_DSN, Member, StoreOptions, Stores};
 
 /// How old the counts of queues may be that monitors see.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
@@ -48,7 +48,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            stores: vec![StoreOptions { name: "main".to_owned(), dsn: "sqlite:tenure.db".to_owned(), affinity: 1.0 }],
+            stores: vec![StoreOptions { name: "main".to_owned(), dsn: DEFAULT_DSN.to_owned(), affinity: 1.0 }],
             auth: false,
             mirror: true,
             max_produce_batch: 1000,
@@ -158,7 +158,7 @@ impl Service {
             return Err(Fault::shutting_down());
         }
         let member = self.stores.home();
-        let store = member.require().await?;
+        let store = member.store().await?;
         let prepare = async || member.watched(self.auth.prepare(&store).await);
         self.prepared.get_or_try_init(prepare).await.map_err(Fault::from)?;
         Ok(store)

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use rand::Rng as _;
 use tenure_store::{Clock, Error, Kind, Store};
 
-use crate::fault::{Answer, Fault};
-
 /// How long a store rests after its first failure, and at most.
 const FIRST_REST: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(5);
+
+/// Where everything is kept when nobody says where.
+pub(crate) const DEFAULT_DSN: &str = "sqlite:tenure.db";
 
 /// A database that a server may use.
 #[derive(Clone, PartialEq)]
@@ -218,11 +219,6 @@ impl Member {
     /// How often it has failed since it last worked.
     pub(crate) fn failures(&self) -> u32 {
         self.state().failures
-    }
-
-    /// The store, or the fault that a caller gets without it.
-    pub(crate) async fn require(&self) -> Answer<Store> {
-        self.store().await.map_err(Fault::from)
     }
 }
 

@@ -19,9 +19,8 @@ use clap::{Args, Subcommand};
 pub use error::CliError;
 
 use crate::client::{Client, Place};
+use crate::stores::DEFAULT_DSN;
 
-/// The store that `tenure serve` uses when nobody names one.
-const STORE: &str = "sqlite:tenure.db";
 /// How long the server may take over a call that does not wait for messages.
 const PATIENCE: &str = "1m";
 /// Ids in one call.
@@ -95,7 +94,7 @@ impl Target {
             (None, Some(dsn)) => Place::Store { dsn: dsn.clone() },
             (None, None) => match set("TENURE_SERVER") {
                 Some(url) => Place::Server { url, key },
-                None => Place::Store { dsn: set("TENURE_DSN").unwrap_or_else(|| STORE.to_owned()) },
+                None => Place::Store { dsn: set("TENURE_DSN").unwrap_or_else(|| DEFAULT_DSN.to_owned()) },
             },
         }
     }

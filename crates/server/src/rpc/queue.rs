@@ -236,9 +236,9 @@ pub(super) async fn complete(call: &Call<'_>, request: QueueCompleteRequest) -> 
     let _counted = enter(call, &desk, Some(&desk.busy.completes))?;
     desk.pass_gate().await?;
     let ends = request.ids.into_iter().map(|id| (id, End::Complete)).collect();
-    let done = finish(&desk, part, ends, "item(s) cannot be completed").await;
-    call.service.metrics.count(Act::Completed, &desk.name, done.as_ref().map_or_else(|(done, _)| *done, |done| *done));
-    done.map(|_| Reply::ok()).map_err(|(_, fault)| fault)
+    let (done, refused) = finish(&desk, part, ends, "item(s) cannot be completed").await;
+    call.service.metrics.count(Act::Completed, &desk.name, done as u64);
+    refused.map(|()| Reply::ok())
 }
 
 pub(super) async fn retry(call: &Call<'_>, request: QueueRetryRequest) -> Answer {
@@ -265,21 +265,23 @@ pub(super) async fn retry(call: &Call<'_>, request: QueueRetryRequest) -> Answer
     };
     let ready = request.items.iter().filter(|item| matches!(end(item), End::Retry { due: None, .. })).count();
     let ends = request.items.into_iter().map(|item| (item.id.clone(), end(&item))).collect();
-    let done = finish(&desk, part, ends, "item(s) cannot be retried").await;
-    let count = done.as_ref().map_or_else(|(done, _)| *done, |done| *done) as usize;
-    if ready.min(count) > 0 {
-        desk.returned(part, ready.min(count));
+    let (done, refused) = finish(&desk, part, ends, "item(s) cannot be retried").await;
+    if ready.min(done) > 0 {
+        desk.returned(part, ready.min(done));
     }
-    call.service.metrics.count(Act::Retried, &desk.name, done.as_ref().map_or_else(|(done, _)| *done, |done| *done));
-    done.map(|_| Reply::ok()).map_err(|(_, fault)| fault)
+    call.service.metrics.count(Act::Retried, &desk.name, done as u64);
+    refused.map(|()| Reply::ok())
 }
 
-/// Ends leases one after the other until one cannot be. Returns how many were ended, and why not the next.
-async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &str) -> Result<u64, (u64, Fault)> {
-    let (store, queue) = part.open(&desk.name).await.map_err(|error| (0, part.fault(&desk.name, error)))?;
+/// Ends leases one after the other until one cannot be: how many were ended, and why not the next.
+async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &str) -> (usize, Answer<()>) {
+    let (store, queue) = match part.open(&desk.name).await {
+        Ok(open) => open,
+        Err(error) => return (0, Err(part.fault(&desk.name, error))),
+    };
     let (lane, keeps) = (queue.lanes[part.local() as usize], queue.settings.retain_completed.is_some());
     // What comes before a malformed id is done all the same.
-    let mut malformed = None;
+    let mut malformed = Ok(());
     let mut items = Vec::with_capacity(ends.len());
     let mut ids = Vec::with_capacity(ends.len());
     for (id, end) in ends {
@@ -290,38 +292,29 @@ async fn finish(desk: &Desk, part: &Part, ends: Vec<(String, End)>, refusal: &st
                 items.push((Fence::any(ksuid.message().unwrap_or(0)).within(lane), end));
             }
             Err(fault) => {
-                malformed = Some(fault);
+                malformed = Err(fault);
                 break;
             }
         }
         ids.push(id);
     }
     let positions: Vec<i64> = items.iter().map(|(fence, _)| fence.id).collect();
-    let answers = match items.is_empty() {
-        true => Vec::new(),
-        false => part
-            .member
-            .watched(store.finish_in_order(items).await)
-            .map_err(|error| (0, again(part.fault(&desk.name, error))))?,
+    let answers = match part.member.watched(store.finish_in_order(items).await) {
+        Ok(answers) => answers,
+        Err(error) => return (0, Err(again(part.fault(&desk.name, error)))),
     };
     let is_done = |answer: &Finished| matches!(answer, Finished::Done | Finished::Already);
     let done = answers.iter().take_while(|answer| is_done(answer)).count();
     desk.ended(part, positions[..done].iter().copied());
-    let fault = match ids.get(done) {
-        Some(id) => {
-            let live = store.message_list(lane, State::Live, positions[done], 1).await;
-            let live = live.map_err(|error| (done as u64, part.fault(&desk.name, error)))?;
-            match live.first().is_some_and(|message| message.id == positions[done]) {
-                true => Fault::bad(format!("{refusal}; '{id}' is not marked as leased")),
-                false => Fault::bad(format!("invalid storage id; '{id}' does not exist")),
-            }
+    let Some(id) = ids.get(done) else { return (done, malformed) };
+    let refused = match store.message_list(lane, State::Live, positions[done], 1).await {
+        Ok(live) if live.first().is_some_and(|message| message.id == positions[done]) => {
+            Fault::bad(format!("{refusal}; '{id}' is not marked as leased"))
         }
-        None => match malformed {
-            Some(fault) => fault,
-            None => return Ok(done as u64),
-        },
+        Ok(_) => Fault::bad(format!("invalid storage id; '{id}' does not exist")),
+        Err(error) => part.fault(&desk.name, error),
     };
-    Err((done as u64, fault))
+    (done, Err(refused))
 }
 
 /// Whatever the store says no to, ending a lease may be tried again.

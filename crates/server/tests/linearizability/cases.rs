@@ -233,6 +233,25 @@ fn partitions_are_lines_of_their_own() {
 }
 
 #[test]
+fn only_where_many_write_and_only_while_a_rival_runs_can_what_was_given_back_be_overtaken() {
+    let overtaken = |rival_ended: Time| {
+        [
+            at(0, 5, produce("a")),
+            at(6, 10, lease(1, "a/1")),
+            at(20, rival_ended, refused(retry("a/1"), "a/1")),
+            at(21, 30, retry("a/1")),
+            at(40, 50, produce("b")),
+            at(60, 70, lease(1, "b/1")),
+            at(300, 310, lease(1, "a/2")),
+        ]
+    };
+    assert!(check(&overtaken(200), 1, Writers::One).is_err());
+    assert_eq!(check(&overtaken(200), 1, Writers::Many), Ok(()));
+    // Its rival has ended before the other one was leased.
+    is_wrong(&overtaken(35));
+}
+
+#[test]
 fn only_where_many_write_can_an_item_appear_late_in_front_of_others() {
     let late = |began: Time| {
         [

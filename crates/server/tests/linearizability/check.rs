@@ -31,12 +31,26 @@ pub(crate) fn check(history: &[Operation], partitions: usize, writers: Writers) 
         let calls = history.iter().enumerate().filter_map(|(number, operation)| {
             let steps = steps(operation, partition, &placed, writers);
             let answered = !matches!(operation.answer, Answer::Unknown(_));
-            let ended = if answered { operation.ended } else { Time::MAX };
+            let ended = if answered { visible(history, operation, writers) } else { Time::MAX };
             (!steps.is_empty()).then_some(Pending { number, began: operation.began, ended, answered, steps })
         });
         Search::new(calls.collect()).run(writers).map_err(|why| format!("partition {partition}: {why}"))?;
     }
     Ok(())
+}
+
+/// By when everybody sees what a call did: when it ended. But where many write, a call that is too late to end a lease has
+/// waited for the faster one, and holds the message, which nobody else can then take, until it ends itself.
+fn visible(history: &[Operation], operation: &Operation, writers: Writers) -> Time {
+    let (Writers::Many, Call::Retry { ids, .. }) = (writers, &operation.call) else { return operation.ended };
+    let rivals = history.iter().filter(|rival| match &rival.call {
+        Call::Complete { ids: theirs, .. } | Call::Retry { ids: theirs, .. } => {
+            let meanwhile = rival.began <= operation.ended && operation.began <= rival.ended;
+            meanwhile && theirs.iter().any(|id| ids.contains(id))
+        }
+        _ => false,
+    });
+    rivals.map(|rival| rival.ended).fold(operation.ended, Time::max)
 }
 
 /// What can be seen without a model: nobody gets more than he asked for, and every lease has an id of its own.

@@ -28,7 +28,7 @@
 //!
 //! SQLite has one writer, and is held to exactly this; nobody leases there while the clock is moved, because a lease that
 //! is granted as of the old time ends a moment later than the others. On PostgreSQL a message draws its place in line before its
-//! transaction commits, and expired leases are met by whoever comes first. Two things are therefore allowed there, and
+//! transaction commits, and expired leases are met by whoever comes first. Three things are therefore allowed there, and
 //! nothing else:
 //!
 //! - Calls that put items into line at the same time may have drawn their places in any order, and an item that has
@@ -36,6 +36,8 @@
 //!   each other never change places.
 //! - Leases end one by one while the clock is moved, and go to the tail in any order. So may a lease that was granted
 //!   while the clock was being set: whoever granted it may have read the clock before.
+//! - Where two calls end the same lease at the same time, the slower one holds the message until it ends too: what the
+//!   faster one gave back may be overtaken until then, and not longer.
 //!
 //! `TENURE_LINEARIZABILITY_SEEDS` and `TENURE_LINEARIZABILITY_FIRST` choose other seeds than 1 to 50.
 
