@@ -37,6 +37,7 @@
 //! - No payload is ever parsed: bytes in, bytes out.
 
 mod bell;
+mod calls;
 mod claimer;
 mod clock;
 mod combine;

@@ -104,7 +104,7 @@ impl Store {
             let message = format!("migration {version} ({name}) has not been applied: call `install`");
             return Err(Error::new(Kind::Schema, message));
         }
-        for (table, columns) in tables() {
+        for (table, columns) in tables(self.db().dialect()) {
             let found = self.columns(&table).await?;
             if found.is_empty() {
                 return Err(damaged(format!("table {table} is missing: restore it from a backup")));
@@ -214,13 +214,20 @@ fn postgres_step(schema: &str, version: i64, name: &str, text: &str) -> String {
     )
 }
 
-/// Every table and its columns, read from the migrations themselves: `create table tenure.name (` and one column a line.
-fn tables() -> Vec<(String, Vec<String>)> {
+/// Every table of a dialect and its columns, read from the migrations themselves: `create table tenure.name (` and one column
+/// a line, or `alter table tenure.name add column`.
+fn tables(dialect: Dialect) -> Vec<(String, Vec<String>)> {
     let mut tables: Vec<(String, Vec<String>)> = Vec::new();
-    for (_, _, text, _) in MIGRATIONS {
+    for (_, _, postgres, sqlite) in MIGRATIONS {
+        let text = if dialect == Dialect::Postgres { postgres } else { sqlite };
         let mut open = false;
         for line in text.lines() {
-            if let Some(rest) = line.strip_prefix("create table tenure.") {
+            let added = line.strip_prefix("alter table tenure.").and_then(|rest| rest.split_once(" add column "));
+            if let Some((name, column)) = added
+                && let Some((_, columns)) = tables.iter_mut().find(|(table, _)| table == name)
+            {
+                columns.extend(column.split_whitespace().next().map(str::to_owned));
+            } else if let Some(rest) = line.strip_prefix("create table tenure.") {
                 tables.push((rest.trim_end_matches(" (").to_owned(), Vec::new()));
                 open = true;
             } else if line.starts_with(')') {
@@ -242,9 +249,11 @@ mod tests {
 
     #[test]
     fn tables_are_read_from_the_migrations() {
-        let tables = tables();
+        let tables = tables(Dialect::Postgres);
         let message = tables.iter().find(|(name, _)| name == "message").expect("there is a message table");
-        assert!(message.1.iter().any(|column| column == "leased_until"));
+        for name in ["leased_until", "token"] {
+            assert!(message.1.iter().any(|column| column == name), "{name}");
+        }
         assert!(tables.iter().all(|(_, columns)| columns.len() > 1), "{tables:?}");
         assert!(tables.iter().flat_map(|(_, columns)| columns).all(|column| column != "(queue,"));
     }

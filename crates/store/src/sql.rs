@@ -1,7 +1,8 @@
 //! The statement table: every `.sql` file of the crate, by name, per dialect. Nothing else names a file.
 //!
 //! Files are written for people and for psql: tables as `tenure.message`, parameters as `$1`, the time as `{now}`, the
-//! row that a fence holds as `{held}`, a row that may be repeated as `{rows from $3} (…)`, a step that runs for every row
+//! condition of a fence as `{held}` (on SQLite `{held $2}`, the first of its parameters), the end of a message's lease as
+//! `{until}`, the record of a call as `{call $1}`, a row that may be repeated as `{rows from $3} (…)`, a step that runs for every row
 //! of a list as `{each $3} …`, a part that hangs on a parameter between `{with $3}` and `{end}`. [`render`] turns that into what a backend runs: the schema's own name (a prefix on SQLite, which has no schemas),
 //! `?1` for SQLite (where `$2` would be a *named* parameter, numbered by first appearance), and the one expression
 //! that asks for the time. A file without a dialect suffix serves both.
@@ -66,6 +67,11 @@ statements! {
     ARCHIVE_PRUNE = both "archive/prune";
     ARCHIVE_REPLAY = pair "archive/replay";
     ARCHIVE_TALLY = both "archive/tally";
+    CALL_CLOSE = postgres "call/close";
+    CALL_FIND = postgres "call/find";
+    CALL_FORGET = postgres "call/forget";
+    CALL_PRUNE = postgres "call/prune";
+    CALL_RECORD = postgres "call/record";
     DEDUPE_FIND = pair "dedupe/find";
     DEDUPE_HOLD = pair "dedupe/hold";
     DEDUPE_PRUNE = both "dedupe/prune";
@@ -99,14 +105,16 @@ statements! {
     INSTANCE_TALLY = both "instance/tally";
     INSTANCE_TREE = both "instance/tree";
     KEY_DEFER = pair "key/defer";
+    KEY_DROP = both "key/drop";
     KEY_EXTEND = pair "key/extend";
+    KEY_FIRST = both "key/first";
+    KEY_FREE = both "key/free";
     KEY_HELD = both "key/held";
     KEY_HOLD = pair "key/hold";
     KEY_LEASE = both "key/lease";
+    KEY_PEEK = both "key/peek";
     KEY_PICK = both "key/pick";
     KEY_PRUNE = both "key/prune";
-    KEY_RELEASE = both "key/release";
-    KEY_STRETCH = both "key/stretch";
     KV_GET = both "kv/get";
     KV_IMPORT = pair "kv/import";
     KV_LIST = both "kv/list";
@@ -258,15 +266,24 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         include_str!("../sql/migrations/0005_placement.pg.sql"),
         include_str!("../sql/migrations/0005_placement.sqlite.sql"),
     ),
+    (
+        8,
+        "leases",
+        include_str!("../sql/migrations/0008_leases.pg.sql"),
+        include_str!("../sql/migrations/0008_leases.sqlite.sql"),
+    ),
 ];
 
 /// `date_part` and not `extract`, which since PostgreSQL 14 computes with numerics and costs a lone enqueue 15 µs.
 const NOW_POSTGRES: &str = "coalesce($1::bigint, (date_part('epoch', clock_timestamp()) * 1000000)::bigint)";
-/// The row that a fence `i (id, attempt, worker)` still holds. `offset 0` keeps the subquery from being flattened:
-/// whatever the statistics say, no plan can begin with the table.
-const HELD_POSTGRES: &str = "(select ctid as row from tenure.message where id = i.id and leased_until > 0 \
-     and (i.attempt is null or attempts = i.attempt) and (i.worker is null or worker = i.worker) \
-     and (i.lane is null or lane = i.lane) offset 0)";
+/// The row `m` that a fence `i (id, attempt, worker, lane, token)` holds. `= any (array[…])` and not `=`: an equality could
+/// be turned around by the planner, which then begins with the whole table once statistics call it empty (docs/adr/0005).
+const HELD_POSTGRES: &str = "m.id = any (array[i.id]) and m.leased_until > 0 \
+     and (i.attempt is null or m.attempts = i.attempt) and (i.worker is null or m.worker = i.worker) \
+     and (i.lane is null or m.lane = i.lane) and (i.token is null or m.token = i.token)";
+/// When the lease of a message `m` ends: a message that was leased with its key is held as long as the key is.
+const UNTIL: &str = "case when m.token is null then m.leased_until else coalesce(\
+     (select u.leased_until from tenure.key_lease u where u.token = m.token), m.leased_until) end";
 /// Milliseconds are what SQLite's own clock gives.
 const NOW_SQLITE: &str = "coalesce($1, cast(unixepoch('subsec') * 1000 as integer) * 1000)";
 
@@ -276,13 +293,49 @@ pub(crate) fn render(dialect: Dialect, schema: &str, text: &str) -> String {
     match dialect {
         Dialect::Postgres => {
             let schema = quoted(schema);
-            text.replace("{now}", NOW_POSTGRES)
-                .replace("{held}", HELD_POSTGRES)
+            with_parameter(&text.replace("{held}", HELD_POSTGRES).replace("{until}", UNTIL), "{call $", call)
+                .replace("{now}", NOW_POSTGRES)
                 .replace("'tenure.", &format!("'{}.", schema.replace('\'', "''")))
                 .replace("tenure.", &format!("{schema}."))
         }
-        Dialect::Sqlite => text.replace("{now}", NOW_SQLITE).replace("tenure.", "tenure_").replace('$', "?"),
+        Dialect::Sqlite => with_parameter(&text.replace("{until}", UNTIL), "{held $", held)
+            .replace("{now}", NOW_SQLITE)
+            .replace("tenure.", "tenure_")
+            .replace('$', "?"),
     }
+}
+
+/// Replaces every marker of the form `{name $n}` by what `expand` makes of n.
+fn with_parameter(text: &str, marker: &str, expand: fn(usize) -> String) -> String {
+    let mut parts = text.split(marker);
+    let mut expanded = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (number, rest) = part.split_once('}').unwrap_or((part, ""));
+        expanded.push_str(&number.parse().map_or_else(|_| String::new(), expand));
+        expanded.push_str(rest);
+    }
+    expanded
+}
+
+/// The part of a verb that records the call: which of its items, whose ids are the parameter after the call's token, were
+/// done. A call without a token records nothing.
+fn call(token: usize) -> String {
+    format!(
+        "call as (insert into tenure.call (token, done) \
+         select ${token}::bigint, case when count(*) < cardinality(${}::bigint[]) then array_agg(n) end \
+         from done having ${token}::bigint is not null)",
+        token + 1
+    )
+}
+
+/// SQLite's form of `{held}`: the parameters of the fence stand one after the other.
+fn held(first: usize) -> String {
+    let [id, attempt, worker, lane, token] = std::array::from_fn(|n| first + n);
+    format!(
+        "id = ${id} and leased_until > 0 and (${attempt} is null or attempts = ${attempt}) \
+         and (${worker} is null or worker = ${worker}) and (${lane} is null or lane = ${lane}) \
+         and (${token} is null or token = ${token})"
+    )
 }
 
 /// All statements as a backend runs them, by [`Statement::index`].

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::calls::Calls;
 use crate::claimer::{Claimer, Request};
 use crate::clock::Clock;
 use crate::combine::{Combiner, Flush, Limits};
@@ -122,6 +123,7 @@ pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
     pub(crate) stock: Stock,
     pub(crate) tallies: Tallies,
+    pub(crate) calls: Calls,
     claimers: Mutex<HashMap<Vec<i64>, mpsc::UnboundedSender<Request>>>,
 }
 
@@ -131,6 +133,8 @@ const TURN: Limits = Limits { rows: 10_000, kib: 64 * 1024, callers: 20_000, flu
 
 /// How often a verb is repeated inside the store when the database was away: every verb is compare-and-set.
 const REPEATS: u32 = 4;
+/// For how long it is repeated when it may have been carried out: only this call can find out.
+const UNCERTAIN: Duration = Duration::from_secs(60);
 
 impl Store {
     /// Opens the database that the DSN names. Nothing is written: call [`install`](Store::install) for the tables.
@@ -160,8 +164,13 @@ impl Store {
         let hub = Arc::new(Hub::new(db, clock));
         let mut tasks = JoinSet::new();
         hub.start(&mut tasks);
-        let shared =
-            Arc::new(Shared { hub, stock: Stock::default(), tallies: Tallies::default(), claimers: Mutex::default() });
+        let shared = Arc::new(Shared {
+            hub,
+            stock: Stock::default(),
+            tallies: Tallies::default(),
+            calls: Calls::default(),
+            claimers: Mutex::default(),
+        });
         let inner = Inner {
             enqueues: Combiner::start(ENQUEUE, &enqueue_flush(shared.clone())),
             finishes: Combiner::start(FINISH, &finish_flush(shared.clone())),
@@ -466,25 +475,37 @@ fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
     })
 }
 
-/// Carries out a merged batch of verbs, again when the database was away. A verb that was done by a try whose answer
-/// was lost finds its message gone: that is a repeat, not a surprise.
+/// Carries out a merged batch of verbs, again when the database was away. A repeat answers with what an earlier attempt did,
+/// if that was carried out and only its reply was lost.
 fn finish_flush(shared: Arc<Shared>) -> Flush<Finish, Finished> {
     Arc::new(move |items| {
         let shared = shared.clone();
         Box::pin(async move {
+            let db = &shared.hub.db;
             shared.tallies.finished.add(items.len());
-            let mut ambiguous = false;
+            let mut attempt = shared.calls.begin(db);
+            let started = Instant::now();
             let mut repeats = 0;
             loop {
-                match finish_chains(&shared.hub.db, &shared.hub.clock, &items, ambiguous).await {
+                match finish_chains(db, &shared.hub.clock, &items, &attempt).await {
                     Ok(finished) => {
                         shared.announce(&finished);
                         shared.look_again(&items, &finished);
+                        if !attempt.is_first() {
+                            // What an earlier attempt made ready is not known here.
+                            shared.hub.wake_all();
+                        }
+                        shared.calls.prune(db);
                         return Ok(finished);
                     }
-                    Err(error) if error.is_retryable() && repeats < REPEATS => {
-                        ambiguous |= error.is_ambiguous();
-                        tokio::time::sleep(Duration::from_millis(50 << (2 * repeats))).await;
+                    Err(error)
+                        if error.is_retryable()
+                            && (repeats < REPEATS || (!attempt.is_first() && started.elapsed() < UNCERTAIN)) =>
+                    {
+                        if error.is_ambiguous() {
+                            attempt = shared.calls.again(attempt);
+                        }
+                        tokio::time::sleep(Duration::from_millis(50 << (2 * repeats.min(3)))).await;
                         repeats += 1;
                     }
                     Err(error) => return Err(error),

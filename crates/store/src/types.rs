@@ -196,6 +196,8 @@ pub struct Message {
     pub payload: Bytes,
     /// Whether its queue kept completed messages when it was leased.
     pub(crate) keep: bool,
+    /// The lease of its key under which it was handed out.
+    pub(crate) token: Option<i64>,
 }
 
 impl Message {
@@ -206,7 +208,8 @@ impl Message {
 
     /// What proves that the lease under which this message was handed out is still in force.
     pub fn fence(&self) -> Fence {
-        Fence { id: self.id, attempt: Some(self.attempts), worker: None, lane: None, keep: self.keep }
+        let (attempt, keep, token) = (Some(self.attempts), self.keep, self.token);
+        Fence { id: self.id, attempt, worker: None, lane: None, token, keep }
     }
 }
 
@@ -221,6 +224,8 @@ pub struct Fence {
     pub worker: Option<i64>,
     /// The lane it must be in; none: wherever it is.
     pub lane: Option<i64>,
+    /// The lease of its key that it must be under; none: any, or none.
+    pub(crate) token: Option<i64>,
     /// Whether completing may have to keep a copy; unknown means yes.
     pub(crate) keep: bool,
 }
@@ -228,12 +233,12 @@ pub struct Fence {
 impl Fence {
     /// Any lease on this message, for faces that do not check ownership.
     pub fn any(id: i64) -> Self {
-        Fence { id, attempt: None, worker: None, lane: None, keep: true }
+        Fence { id, attempt: None, worker: None, lane: None, token: None, keep: true }
     }
 
     /// Exactly this lease.
     pub fn exact(id: i64, attempt: i64) -> Self {
-        Fence { id, attempt: Some(attempt), worker: None, lane: None, keep: true }
+        Fence { id, attempt: Some(attempt), worker: None, lane: None, token: None, keep: true }
     }
 
     /// The same lease, if this worker holds it.
@@ -250,7 +255,7 @@ impl Fence {
 
     /// Whichever lease this worker has on the message.
     pub fn held_by(id: i64, worker: i64) -> Self {
-        Fence { id, attempt: None, worker: Some(worker), lane: None, keep: true }
+        Fence { id, attempt: None, worker: Some(worker), lane: None, token: None, keep: true }
     }
 }
 
@@ -322,12 +327,12 @@ impl Claim {
     }
 }
 
-/// All ready messages of one key, under one lease.
+/// The first ready messages of one key, under one lease that covers the whole key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyBatch {
     /// The lane.
     pub lane: i64,
-    /// The key: nobody else gets it until this lease ends.
+    /// The key: no other claim gets it until this lease ends.
     pub key: String,
     /// The fence of this lease.
     pub token: i64,

@@ -19,9 +19,9 @@ async fn verbs_look_ids_up_by_the_primary_key_and_claims_walk_the_lane() {
     }
     script(&harness.store, "analyze tenure.message").await;
     let ids = "'{1,2}'";
-    let complete = plan(&harness.store, "message/complete", &[ids; 5]).await;
+    let complete = plan(&harness.store, "message/complete", &["null", ids, ids, ids, ids, ids, ids]).await;
     assert!(complete.contains("message_pkey") && !complete.contains("message_lane"), "{complete}");
-    let extend = plan(&harness.store, "message/extend", &["null", ids, ids, ids, ids, ids, ids]).await;
+    let extend = plan(&harness.store, "message/extend", &["null", ids, ids, ids, ids, ids, ids, ids]).await;
     assert!(extend.contains("message_pkey") && !extend.contains("message_lane"), "{extend}");
     let lane = queue.lanes[0].to_string();
     let claim =

@@ -49,7 +49,7 @@ type Known = (Instant, Arc<tenure_store::Queue>);
 /// How long a look-up of a queue is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// All messages of one routing key that were ready, under one lease.
+/// The first messages of one routing key that were ready, under one lease that covers the whole key.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -141,7 +141,8 @@ impl MessageQueue {
         Ok(id)
     }
 
-    /// Leases all ready messages of the first free routing key, for the queue's lease time. None when no key is free.
+    /// Leases the first free routing key for the queue's lease time, and returns its ready messages: at most 256, and about
+    /// 1 MiB of payload; the others come with the next batch of the key. None when no key is free.
     ///
     /// # Errors
     /// `QueueNotFound`.
@@ -191,7 +192,7 @@ impl MessageQueue {
     /// `ValidationFailed` for an extension that is not positive.
     pub async fn extend(&self, lock_token: &LockToken, additional: impl Into<Span>) -> Result<bool> {
         let extra = additional.into().positive("the extension")?;
-        let act = async { Ok(self.store.kernel.key_extend(lock_token.0, extra).await?.is_some()) };
+        let act = async { Ok(self.store.kernel.key_extend(&[lock_token.0], extra).await?[0].is_some()) };
         self.observer("").watch("extend", act).await
     }
 

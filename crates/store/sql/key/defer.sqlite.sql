@@ -1,7 +1,7 @@
--- An abandoned key rests: nobody holds it, and nobody gets it, until the delay has passed.
+-- A key that is given back rests: no claim gets it until the delay has passed, and it has no holder.
 update tenure.key_lease
 set token        = $4,
     worker       = null,
     leased_until = {now} + $3
 where token = $2
-returning lane, key
+returning lane, key, last

@@ -1,4 +1,5 @@
+-- One row a key, however many messages it has.
 update tenure.key_lease
-set leased_until = max(leased_until, {now}) + $3
-where token = $2
-returning lane, key, leased_until
+set leased_until = max(leased_until, {now}) + $2
+where token = $3
+returning $4 as n, leased_until

@@ -1,12 +1,14 @@
--- Everything of the key that is ready goes to its holder; what arrives later waits for the next one.
+-- The messages of a key up to a position, under the key's lease. They carry its token, which is their fence.
 update tenure.message
 set leased_until = $4,
     attempts     = attempts + 1,
     worker       = $5,
+    token        = $6,
     leased_at    = {now}
 where lane = $2
   and key = $3
-  and leased_until <= {now}
+  and id <= $7
+  and leased_until = 0
 returning
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts,
     buried_id, buried_from, reason, source_id, key, kind, encoding, reference, producer, payload, leased_at,

@@ -1,15 +1,21 @@
--- The key of the oldest ready message whose key nobody holds.
-select m.key
-from tenure.message m
-join tenure.lane l on l.id = m.lane
-where m.lane = $2
-  and m.lane > 0
-  and m.key is not null
-  and m.leased_until <= {now}
-  and not l.paused
-  and not exists (select 1 from tenure.worker w where w.id = $3 and w.status <> 'ready')
-  and not exists (
-      select 1 from tenure.key_lease k where k.lane = m.lane and k.key = m.key and k.leased_until > {now}
-  )
-order by m.id
-limit 1
+-- The key of the oldest message whose key is free, and how long it takes until a held or resting key becomes free or a
+-- scheduled message is due, if there is one: a claim that finds no key waits exactly so long.
+select
+    (
+        select m.key
+        from tenure.message m
+        join tenure.lane l on l.id = m.lane
+        where m.lane = $2
+          and m.lane > 0
+          and m.key is not null
+          and not l.paused
+          and (cast($3 as bigint) is null or exists (select 1 from tenure.worker w where w.id = $3 and w.status = 'ready'))
+          and m.key not in (
+              select k.key from tenure.key_lease k where k.lane = $2 and k.lane > 0 and k.leased_until > {now}
+          )
+        order by m.id
+        limit 1
+    ) as key,
+    (select min(k.leased_until) from tenure.key_lease k where k.lane = $2 and k.lane > 0 and k.leased_until > {now}) - {now}
+        as free_in,
+    (select min(s.due_at) from tenure.scheduled s where s.lane = $2 and s.lane > 0) - {now} as due_in

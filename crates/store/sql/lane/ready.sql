@@ -2,9 +2,9 @@
 select count(*) as ready
 from (
     select 1
-    from tenure.message
-    where lane = $2
-      and lane > 0
-      and leased_until <= {now}
+    from tenure.message m
+    where m.lane = $2
+      and m.lane > 0
+      and {until} <= {now}
     limit $3
 ) r

@@ -1,4 +1,4 @@
-delete from tenure.message
+delete from tenure.message as m
 where lane = $2
   and lane > 0
-  and (($3 and leased_until <= {now}) or ($4 and leased_until > {now}))
+  and (($3 and {until} <= {now}) or ($4 and {until} > {now}))

@@ -1,7 +1,3 @@
 delete from tenure.message
-where id = $1
-  and leased_until > 0
-  and ($2 is null or attempts = $2)
-  and ($3 is null or worker = $3)
-  and ($4 is null or lane = $4)
-returning $5 as n
+where {held $2}
+returning $7 as n

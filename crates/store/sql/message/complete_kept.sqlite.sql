@@ -3,20 +3,11 @@ insert into tenure.archive (
     id, position, queue, lane, outcome, reason, worker, leased_at, attempts, max_attempts, created_at, finished_at,
     expire_at, key, kind, encoding, reference, producer, payload
 )
-select coalesce(m.origin_id, m.id), m.id, l.queue, m.lane, 'completed', null, m.worker, m.leased_at, m.attempts,
-       m.max_attempts, m.created_at, {now}, m.expire_at, m.key, m.kind, m.encoding, m.reference, m.producer, m.payload
-from tenure.message m
-join tenure.lane l on l.id = m.lane
-where m.id = $2
-  and m.leased_until > 0
-  and ($3 is null or m.attempts = $3)
-  and ($4 is null or m.worker = $4)
-  and ($5 is null or m.lane = $5)
-  and l.keep_completed;
+select coalesce(origin_id, id), id, (select l.queue from tenure.lane l where l.id = lane), lane, 'completed', null, worker,
+       leased_at, attempts, max_attempts, created_at, {now}, expire_at, key, kind, encoding, reference, producer, payload
+from tenure.message
+where {held $3}
+  and exists (select 1 from tenure.lane l where l.id = lane and l.keep_completed);
 delete from tenure.message
-where id = $2
-  and leased_until > 0
-  and ($3 is null or attempts = $3)
-  and ($4 is null or worker = $4)
-  and ($5 is null or lane = $5)
-returning $6 as n
+where {held $3}
+returning $8 as n

@@ -1,13 +1,14 @@
--- Back to its place, at once. `uncount` takes the attempt back when nobody ever received the message.
+-- Back to its place, at once. `uncount` takes the attempt back when no handler has seen the message.
 -- Rows are found as in `complete`.
-update tenure.message m
-set leased_until = 0,
-    worker       = null,
-    attempts     = m.attempts - held.uncount
-from (
-    select i.n, i.uncount, f.row
-    from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::integer[], $6::bigint[]) as i (id, attempt, worker, lane, uncount, n)
-    cross join lateral {held} f
-) held
-where m.ctid = held.row
-returning held.n, m.id, m.lane
+with done as (
+    update tenure.message m
+    set leased_until = 0,
+        worker       = null,
+        attempts     = m.attempts - i.uncount
+    from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::integer[], $8::bigint[])
+        as i (id, attempt, worker, lane, token, uncount, n)
+    where {held}
+    returning i.n, m.id, m.lane
+),
+{call $1}
+select n, id, lane from done

@@ -1,11 +1,7 @@
 update tenure.message
-set id           = $5,
+set id           = $7,
     origin_id    = coalesce(origin_id, id),
     leased_until = 0,
     worker       = null
-where id = $1
-  and leased_until > 0
-  and ($2 is null or attempts = $2)
-  and ($3 is null or worker = $3)
-  and ($4 is null or lane = $4)
-returning $6 as n, id, lane
+where {held $2}
+returning $8 as n, id, lane

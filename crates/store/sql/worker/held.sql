@@ -1,1 +1,1 @@
-select count(*) as held from tenure.message where worker = $2 and leased_until > {now}
+select count(*) as held from tenure.message m where worker = $2 and {until} > {now}

@@ -65,7 +65,7 @@ pub async fn an_expired_key_lease_passes_to_the_next_and_fences_the_first(h: &Ha
     assert_eq!((second.messages[0].attempts, second.messages[1].attempts), (2, 1));
     assert_eq!(h.store.key_complete(first.token).await.unwrap(), Answer::Lost);
     assert_eq!(h.store.key_abandon(first.token, Duration::ZERO).await.unwrap(), Answer::Lost);
-    assert_eq!(h.store.key_extend(first.token, Duration::from_secs(1)).await.unwrap(), None);
+    assert_eq!(h.store.key_extend(&[first.token], Duration::from_secs(1)).await.unwrap(), [None]);
     assert_eq!(h.complete(first.messages[0].fence()).await, Answer::Lost);
     assert_eq!(h.store.key_complete(second.token).await.unwrap(), Answer::Done);
     assert_eq!(h.store.lane_stats(queue.lanes[0]).await.unwrap().ready, 0);
@@ -92,8 +92,8 @@ pub async fn an_extended_key_stays_held(h: &Harness) {
     put(h, &queue, &[("a", "a1")]).await;
     let batch = hold(h, &queue, "a").await;
     h.advance(20_000);
-    let extended = h.store.key_extend(batch.token, Duration::from_secs(30)).await.unwrap();
-    assert_eq!(extended, Some(START + 60_000_000));
+    let extended = h.store.key_extend(&[batch.token], Duration::from_secs(30)).await.unwrap();
+    assert_eq!(extended, [Some(START + 60_000_000)]);
     h.advance(39_999);
     assert!(take_key(h, &queue).await.is_none());
     let leased = h.store.message_list(queue.lanes[0], State::Leased, 0, 9).await.unwrap();
@@ -148,4 +148,107 @@ pub async fn an_exhausted_keyed_message_is_buried_and_the_rest_delivered(h: &Har
     assert_eq!(h.store.archive_count(queue.id).await.unwrap(), (1, 1));
     put(h, &queue, &[("a", "a2"), ("b", "b1")]).await;
     assert_eq!(payloads(&hold(h, &queue, "a").await.messages), ["a2"]);
+}
+
+pub async fn a_key_is_leased_in_batches_of_256_messages(h: &Harness) {
+    let queue = h.queue().await;
+    let messages = (0..600).map(|n| keyed("a", &n.to_string())).collect();
+    h.store.enqueue(&queue, None, messages).await.unwrap();
+    let mut seen = Vec::new();
+    for count in [256, 256, 88] {
+        let batch = hold(h, &queue, "a").await;
+        assert_eq!(batch.messages.len(), count);
+        assert!(take_key(h, &queue).await.is_none(), "the lease covers the messages that were not in the batch");
+        seen.extend(payloads(&batch.messages));
+        assert_eq!(h.store.key_complete(batch.token).await.unwrap(), Answer::Done);
+    }
+    assert_eq!(seen, (0..600).map(|n| n.to_string()).collect::<Vec<_>>());
+    assert!(take_key(h, &queue).await.is_none());
+}
+
+pub async fn a_key_is_leased_in_batches_of_a_mebibyte(h: &Harness) {
+    let queue = h.queue().await;
+    for size in [400_000, 400_000, 400_000, 3_000_000, 10] {
+        h.put_message(&queue, keyed("a", &"x".repeat(size))).await;
+    }
+    let mut sizes = Vec::new();
+    while let Some(batch) = take_key(h, &queue).await {
+        sizes.push(batch.messages.iter().map(|message| message.payload.len()).collect::<Vec<_>>());
+        h.store.key_complete(batch.token).await.unwrap();
+    }
+    assert_eq!(sizes, [vec![400_000, 400_000], vec![400_000], vec![3_000_000], vec![10]]);
+}
+
+fn attempts(batch: &KeyBatch) -> Vec<i64> {
+    batch.messages.iter().map(|message| message.attempts).collect()
+}
+
+pub async fn messages_that_no_handler_has_seen_use_no_attempt_when_their_key_is_released(h: &Harness) {
+    let queue = h.queue().await;
+    put(h, &queue, &[("a", "a1"), ("a", "a2"), ("a", "a3")]).await;
+    let first = hold(h, &queue, "a").await;
+    assert_eq!(h.complete(first.messages[0].fence()).await, Answer::Done);
+    let seen = first.messages[1].id;
+    assert_eq!(h.store.key_release(first.token, Duration::ZERO, seen).await.unwrap(), Answer::Done);
+    let second = hold(h, &queue, "a").await;
+    assert_eq!((payloads(&second.messages), attempts(&second)), (vec!["a2".into(), "a3".into()], vec![2, 1]));
+}
+
+pub async fn only_the_first_message_of_an_expired_key_lease_has_used_an_attempt(h: &Harness) {
+    let queue = h.queue_with(Settings { max_attempts: Some(3), ..Settings::default() }).await;
+    put(h, &queue, &[("a", "poison"), ("a", "a2"), ("a", "a3")]).await;
+    for attempt in 1..=3 {
+        assert_eq!(attempts(&hold(h, &queue, "a").await), [attempt, 1, 1]);
+        h.advance(30_000);
+    }
+    let last = hold(h, &queue, "a").await;
+    assert_eq!((payloads(&last.messages), attempts(&last)), (vec!["a2".into(), "a3".into()], vec![1, 1]));
+    let dead = h.store.archive_list(queue.id, true, None, 9).await.unwrap();
+    assert_eq!(dead.len(), 1);
+    assert_eq!((&dead[0].payload[..], dead[0].attempts), (&b"poison"[..], 3));
+}
+
+pub async fn a_restarted_worker_has_used_an_attempt_of_one_message_of_its_key(h: &Harness) {
+    let queue = h.queue().await;
+    put(h, &queue, &[("a", "a1"), ("a", "a2")]).await;
+    let worker = h.store.worker_register("w", Some(queue.id)).await.unwrap();
+    let claim = |worker: i64| h.store.claim_key(&queue.lanes, None, Some(worker), Duration::ZERO);
+    assert_eq!(attempts(&claim(worker.id).await.unwrap().unwrap()), [1, 1]);
+    let restarted = h.store.worker_register("w", Some(queue.id)).await.unwrap();
+    assert_eq!(h.store.lane_stats(queue.lanes[0]).await.unwrap().ready, 2);
+    assert_eq!(attempts(&claim(restarted.id).await.unwrap().unwrap()), [2, 1]);
+}
+
+pub async fn a_former_holder_of_a_key_can_finish_none_of_its_messages(h: &Harness) {
+    let queue = h.queue().await;
+    put(h, &queue, &[("a", "a1"), ("a", "a2")]).await;
+    let first = hold(h, &queue, "a").await;
+    h.advance(30_000);
+    let second = hold(h, &queue, "a").await;
+    assert_eq!(attempts(&second), [2, 1], "the second message has the same attempt under both leases");
+    for message in &first.messages {
+        assert_eq!(h.complete(message.fence()).await, Answer::Lost);
+        assert_eq!(h.store.release(&[message.fence()]).await.unwrap(), [Answer::Lost]);
+        assert_eq!(h.store.extend(&[message.fence()], Duration::from_secs(1)).await.unwrap(), [None]);
+    }
+    for message in &second.messages {
+        assert_eq!(h.complete(message.fence()).await, Answer::Done);
+    }
+}
+
+pub async fn a_resting_key_is_delivered_on_time(h: &Harness) {
+    let queue = h.queue().await;
+    put(h, &queue, &[("a", "a1")]).await;
+    // The clock that runs, as in production: a claim that waits must know when to look by itself.
+    let store = if h.another().await.is_some() { Store::connect(&h.dsn).await.unwrap() } else { return };
+    let claim = || store.claim_key(&queue.lanes, None, None, Duration::from_secs(10));
+    for _ in 0..5 {
+        let batch = claim().await.unwrap().unwrap();
+        store.key_abandon(batch.token, Duration::from_millis(100)).await.unwrap();
+        let rested = std::time::Instant::now();
+        let again = claim().await.unwrap().unwrap();
+        let late = rested.elapsed().saturating_sub(Duration::from_millis(100));
+        assert!(late < Duration::from_millis(400), "polled, not awaited: {late:?} late");
+        store.key_abandon(again.token, Duration::ZERO).await.unwrap();
+    }
 }

@@ -177,7 +177,14 @@ cases! { $
         concurrent_claims_take_different_keys
         a_key_always_goes_to_the_same_lane
         plain_claims_never_see_keyed_messages
-        an_exhausted_keyed_message_is_buried_and_the_rest_delivered;
+        an_exhausted_keyed_message_is_buried_and_the_rest_delivered
+        a_key_is_leased_in_batches_of_256_messages
+        a_key_is_leased_in_batches_of_a_mebibyte
+        messages_that_no_handler_has_seen_use_no_attempt_when_their_key_is_released
+        only_the_first_message_of_an_expired_key_lease_has_used_an_attempt
+        a_restarted_worker_has_used_an_attempt_of_one_message_of_its_key
+        a_former_holder_of_a_key_can_finish_none_of_its_messages
+        a_resting_key_is_delivered_on_time;
     scheduled:
         a_delayed_message_is_not_ready_before_its_time
         due_messages_come_in_the_order_of_their_times

@@ -106,6 +106,7 @@ impl Store {
                     fences.iter().map(|fence| fence.attempt).collect(),
                     fences.iter().map(|fence| fence.worker).collect(),
                     fences.iter().map(|fence| fence.lane).collect(),
+                    fences.iter().map(|fence| fence.token).collect(),
                 ];
                 let rows = conn.each(MESSAGE_ARCHIVE, &fixed, &columns).await?;
                 decode(MESSAGE_ARCHIVE, &rows, |row| Ok((row.int()?, archived(row)?)))

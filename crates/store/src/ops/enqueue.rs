@@ -246,6 +246,7 @@ pub(crate) async fn enqueue_leased(
         producer: *producer,
         payload: payload.clone(),
         keep,
+        token: None,
     });
     Ok((enqueued, message))
 }

@@ -1,16 +1,19 @@
 //! The verbs of a holder: complete, release, retry, extend, bury. Each is compare-and-set on a fence.
 //!
-//! Invariants: a verb changes a message only while its fence holds; every item gets its own answer; a repeat of a verb
-//! that was done answers `Already` wherever the database still remembers, and never does it twice.
+//! Invariants: a verb changes a message only while its fence holds, and the holder is never refused: fences are checked on the
+//! newest version of a row; every item gets its own answer; a verb that is called again answers `Already` wherever the
+//! database still shows that it was done, and never does it twice; a flush that is repeated after a lost connection answers
+//! with what its first attempt did ([`crate::calls`]).
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::calls::{Attempt, Carried};
 use crate::clock::{Clock, micros};
 use crate::db::{Conn, Db, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::reserve;
 use crate::sql::{
-    MESSAGE_BURY, MESSAGE_COMPLETE, MESSAGE_COMPLETE_KEPT, MESSAGE_DRAW, MESSAGE_EXPLAIN, MESSAGE_EXTEND,
+    CALL_RECORD, MESSAGE_BURY, MESSAGE_COMPLETE, MESSAGE_COMPLETE_KEPT, MESSAGE_DRAW, MESSAGE_EXPLAIN, MESSAGE_EXTEND,
     MESSAGE_POSTPONE, MESSAGE_RELEASE, MESSAGE_REQUEUE, MESSAGE_SPENT, Statement,
 };
 use crate::types::{Answer, Due, Fence, Micros, Outcome};
@@ -101,54 +104,66 @@ pub(crate) fn is_one_statement(items: &[Finish]) -> bool {
 
 /// Applies every verb; one answer per item, in order.
 pub(crate) async fn finish(conn: &mut Conn<'_>, clock: &Clock, items: &[Finish]) -> Result<Vec<Finished>> {
+    finish_some(conn, clock, items, &vec![false; items.len()], None).await
+}
+
+/// Applies every verb that is not to be skipped. `call` is the token under which what was done is recorded, in the same
+/// transaction, by the places of the items.
+async fn finish_some(
+    conn: &mut Conn<'_>,
+    clock: &Clock,
+    items: &[Finish],
+    skipped: &[bool],
+    call: Option<i64>,
+) -> Result<Vec<Finished>> {
     let judged = condemn(conn, items).await?;
     let items = judged.as_deref().unwrap_or(items);
-    let mut order: Vec<usize> = (0..items.len()).collect();
-    // One order for everybody: two batches that share messages then cannot deadlock.
-    order.sort_unstable_by_key(|n| (items[*n].verb.statement(&items[*n].fence).index, items[*n].fence.id));
-    let mut answers: Vec<Option<Finished>> = vec![None; items.len()];
-    for group in order.chunk_by(|a, b| {
-        items[*a].verb.statement(&items[*a].fence).index == items[*b].verb.statement(&items[*b].fence).index
-    }) {
-        apply(conn, clock, items, group, &mut answers).await?;
+    let statement = |n: &usize| items[*n].verb.statement(&items[*n].fence).index;
+    let mut order: Vec<usize> = (0..items.len()).filter(|n| !skipped[*n]).collect();
+    // One order for all callers: two batches that share messages then cannot deadlock.
+    order.sort_unstable_by_key(|n| (statement(n), items[*n].fence.id));
+    let groups: Vec<&[usize]> = order.chunk_by(|a, b| statement(a) == statement(b)).collect();
+    let whole = groups.len() == 1 && order.len() == items.len();
+    let skip = |skipped: &bool| skipped.then_some(Finished::answer(Answer::Skipped));
+    let mut answers: Vec<Option<Finished>> = skipped.iter().map(skip).collect();
+    for group in &groups {
+        // A single statement records the call itself.
+        apply(conn, clock, items, group, call.filter(|_| whole), &mut answers).await?;
     }
-    let missed: Vec<usize> = (0..items.len()).filter(|n| answers[*n].is_none()).collect();
-    explain(conn, items, &missed, &mut answers).await?;
+    if let Some(call) = call.filter(|_| !whole) {
+        let done = |n: &usize| answers[*n].is_some_and(|answer| answer.answer == Answer::Done);
+        let done: Vec<i64> = order.iter().filter(|n| done(n)).map(|n| *n as i64).collect();
+        conn.execute(CALL_RECORD, &[Value::Int(call), Value::Ints(done)]).await?;
+    }
+    explain(conn, items, &mut answers).await?;
     Ok(answers.into_iter().map(|answer| answer.unwrap_or(Finished::answer(Answer::Unknown))).collect())
 }
 
 /// Applies every verb in one transaction of its own. Where an item of a chain is not done, the rest of the chain is left
 /// alone: the transaction is rolled back and tried again without it, so only failures pay.
 ///
-/// `again`: an earlier try may have done it all, and only its answer was lost. What is gone is then a repeat. Otherwise, of
-/// a caller that may name any id, nothing is: it does not know under which attempt it held the message.
+/// A caller that may name any id is not told that what is gone was a repeat of its own: it does not know under which attempt
+/// it held the message.
 pub(crate) async fn finish_chains(
     db: &Db,
     clock: &Clock,
     items: &Arc<Vec<Finish>>,
-    again: bool,
+    attempt: &Attempt,
 ) -> Result<Vec<Finished>> {
     let mut skipped = vec![false; items.len()];
-    // Whoever leased it since would have the very attempt that was given back uncounted: it is not given back twice.
-    let given_back = |n: usize| again && items[n].verb == Verb::Release { uncount: true };
-    (0..items.len()).filter(|n| given_back(*n)).for_each(|n| skipped[n] = true);
     loop {
-        let kept: Vec<usize> = (0..items.len()).filter(|n| !skipped[*n]).collect();
-        let tried = if kept.len() == items.len() {
-            items.clone()
-        } else {
-            Arc::new(kept.iter().map(|n| items[*n].clone()).collect())
-        };
         let rest = Arc::new(Mutex::new(Vec::new()));
-        let (clock, batch, broke) = (clock.clone(), tried.clone(), rest.clone());
-        let act = db.commit(is_one_statement(&tried), move |conn| {
+        let (clock, batch, skip, broke, attempt) =
+            (clock.clone(), items.clone(), skipped.clone(), rest.clone(), attempt.clone());
+        let act = db.commit(attempt.is_first() && is_one_statement(items), move |conn| {
             Box::pin(async move {
-                let mut finished = finish(conn, &clock, &batch).await?;
+                let mut finished = match attempt.carried_out(conn).await? {
+                    Some(carried) => recall(conn, &clock, &batch, &carried).await?,
+                    None => finish_some(conn, &clock, &batch, &skip, attempt.token).await?,
+                };
                 for (item, finished) in batch.iter().zip(&mut finished) {
-                    match finished.answer {
-                        Answer::Unknown if again => finished.answer = Answer::Already,
-                        Answer::Already if !again && item.fence.lane.is_some() => finished.answer = Answer::Lost,
-                        _ => {}
+                    if finished.answer == Answer::Already && item.fence.lane.is_some() {
+                        finished.answer = Answer::Lost;
                     }
                 }
                 let left_alone = broken(&batch, &finished);
@@ -161,18 +176,28 @@ pub(crate) async fn finish_chains(
         let rest = std::mem::take(&mut *rest.lock().unwrap_or_else(PoisonError::into_inner));
         match finished {
             Err(error) if rest.is_empty() || error.kind() != Kind::InvalidState => return Err(error),
-            Err(_) => rest.into_iter().for_each(|n| skipped[kept[n]] = true),
-            Ok(finished) => {
-                rest.into_iter().for_each(|n| skipped[kept[n]] = true);
-                let unanswered = |n| Finished::answer(if given_back(n) { Answer::Already } else { Answer::Skipped });
-                let mut answers: Vec<Finished> = (0..items.len()).map(unanswered).collect();
-                for (n, finished) in kept.into_iter().zip(finished).filter(|(n, _)| !skipped[*n]) {
-                    answers[n] = finished;
-                }
-                return Ok(answers);
+            Err(_) => rest.into_iter().for_each(|n| skipped[n] = true),
+            Ok(mut finished) => {
+                rest.into_iter().for_each(|n| finished[n] = Finished::answer(Answer::Skipped));
+                return Ok(finished);
             }
         }
     }
+}
+
+/// The answers of a call that was carried out although its reply was lost. Leases that it extended are extended again: their
+/// new ends are not recorded, and an extension can be repeated without harm.
+async fn recall(conn: &mut Conn<'_>, clock: &Clock, items: &[Finish], carried: &Carried) -> Result<Vec<Finished>> {
+    let is_extension = |n: &usize| matches!(items[*n].verb, Verb::Extend(_));
+    let mut answers: Vec<Option<Finished>> = (0..items.len())
+        .map(|n| (carried.has(n) && !is_extension(&n)).then_some(Finished::answer(Answer::Done)))
+        .collect();
+    let extensions: Vec<usize> = (0..items.len()).filter(is_extension).collect();
+    if !extensions.is_empty() {
+        apply(conn, clock, items, &extensions, None, &mut answers).await?;
+    }
+    explain(conn, items, &mut answers).await?;
+    Ok(answers.into_iter().map(|answer| answer.unwrap_or(Finished::answer(Answer::Unknown))).collect())
 }
 
 /// What must be left alone because an item before it in its chain was not done. Empty: every chain held.
@@ -211,6 +236,7 @@ async fn apply(
     clock: &Clock,
     items: &[Finish],
     group: &[usize],
+    call: Option<i64>,
     answers: &mut [Option<Finished>],
 ) -> Result<()> {
     let member = |n: &usize| &items[*n];
@@ -221,24 +247,27 @@ async fn apply(
         fences().map(|fence| fence.attempt).collect(),
         fences().map(|fence| fence.worker).collect(),
         fences().map(|fence| fence.lane).collect(),
+        fences().map(|fence| fence.token).collect(),
     ];
-    let timed = match &member(&group[0]).verb {
-        Verb::Complete => statement.index == MESSAGE_COMPLETE_KEPT.index,
+    let (now, call) = (clock.value(), Value::from(call));
+    let fixed = match &member(&group[0]).verb {
+        Verb::Complete if statement.index == MESSAGE_COMPLETE_KEPT.index => vec![now, call],
+        Verb::Complete => vec![call],
         Verb::Release { .. } => {
             let uncount = |n: &usize| i64::from(member(n).verb == Verb::Release { uncount: true });
             columns.push(group.iter().map(uncount).collect());
-            false
+            vec![call]
         }
         Verb::Requeue => {
             // A call's messages stand at the tail in its own order, whatever the order in which their rows are locked.
             let ordered = group.is_sorted() || !group.iter().all(|n| member(n).mortal);
             let ids = if ordered { reserve(conn, group.len()).await? } else { in_order(conn, group).await? };
             columns.push(ids);
-            false
+            vec![call]
         }
         Verb::Postpone { .. } => {
             postpone_columns(group.iter().map(|n| &member(n).verb), &mut columns);
-            true
+            vec![now, call]
         }
         Verb::Extend(_) => {
             let extra = |n: &usize| match member(n).verb {
@@ -246,19 +275,18 @@ async fn apply(
                 _ => 0,
             };
             columns.push(group.iter().map(extra).collect());
-            true
+            vec![now]
         }
         Verb::Bury { .. } => {
             columns.push(reserve(conn, group.len()).await?);
             bury_columns(group.iter().map(|n| &member(n).verb), &mut columns);
-            true
+            vec![now, call]
         }
     };
-    let clock = [clock.value()];
-    let fixed = if timed { &clock[..] } else { &[] };
-    for row in conn.each(statement, fixed, &columns).await? {
+    columns.push(group.iter().map(|n| *n as i64).collect());
+    for row in conn.each(statement, &fixed, &columns).await? {
         let mut row = row.fields(statement.name);
-        let n = group[row.int()? as usize];
+        let n = row.int()? as usize;
         answers[n] = Some(done(&items[n].verb, &mut row)?);
     }
     Ok(())
@@ -328,13 +356,9 @@ fn done(verb: &Verb, row: &mut Fields<'_>) -> Result<Finished> {
     Ok(done)
 }
 
-/// Finds out why some verbs changed nothing. Only misses pay for this.
-async fn explain(
-    conn: &mut Conn<'_>,
-    items: &[Finish],
-    missed: &[usize],
-    answers: &mut [Option<Finished>],
-) -> Result<()> {
+/// Finds out why verbs without an answer changed nothing. Only misses pay for this.
+async fn explain(conn: &mut Conn<'_>, items: &[Finish], answers: &mut [Option<Finished>]) -> Result<()> {
+    let missed: Vec<usize> = (0..items.len()).filter(|n| answers[*n].is_none()).collect();
     let ids: Column = missed.iter().map(|n| items[*n].fence.id).collect();
     for row in conn.each(MESSAGE_EXPLAIN, &[], &[ids]).await? {
         let mut row = row.fields(MESSAGE_EXPLAIN.name);

@@ -101,13 +101,16 @@ impl Store {
         }
     }
 
-    /// Forgets dedupe keys and key leases that no longer mean anything. Returns how many dedupe keys.
+    /// Forgets dedupe keys, key leases and records of calls that no longer mean anything. Returns how many dedupe keys.
     pub async fn forget(&self) -> Result<u64> {
         let clock = self.clock().clone();
         self.db()
             .transact(move |conn| {
                 Box::pin(async move {
                     conn.execute(KEY_PRUNE, &[clock.value()]).await?;
+                    if conn.dialect() == Dialect::Postgres {
+                        conn.execute(CALL_FORGET, &[]).await?;
+                    }
                     conn.execute(DEDUPE_PRUNE, &[clock.value(), Value::Int(BATCH as i64)]).await
                 })
             })

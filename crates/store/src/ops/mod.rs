@@ -66,6 +66,7 @@ pub(crate) fn message(fields: &mut Fields<'_>) -> Result<Message> {
         worker: None,
         due_at: None,
         keep: true,
+        token: None,
     })
 }
 

@@ -171,10 +171,14 @@ async fn heartbeat(conn: &mut Conn<'_>, clock: &Clock, ids: &[i64]) -> Result<Ve
     Ok(answers)
 }
 
+/// Releases every lease of a worker: the positions and lanes of its messages, and for a key the greatest position there is,
+/// which means "look everywhere".
 async fn release(conn: &mut Conn<'_>, id: i64) -> Result<Vec<(i64, i64)>> {
-    conn.execute(WORKER_RELEASE_KEYS, &[Value::Int(id)]).await?;
+    let rows = conn.query(WORKER_RELEASE_KEYS, &[Value::Int(id)]).await?;
+    let keys = decode(WORKER_RELEASE_KEYS, &rows, |row| Ok((i64::MAX, row.int()?)))?;
     let rows = conn.query(WORKER_RELEASE, &[Value::Int(id)]).await?;
-    decode(WORKER_RELEASE, &rows, |row| Ok((row.int()?, row.int()?)))
+    let messages = decode(WORKER_RELEASE, &rows, |row| Ok((row.int()?, row.int()?)))?;
+    Ok(messages.into_iter().chain(keys).collect())
 }
 
 async fn get(conn: &mut Conn<'_>, id: i64) -> Result<Option<Worker>> {

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use tenure_store::Claim;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::keeper::Keeper;
 use super::work::{Counts, Handler, Unit, Work};
@@ -53,6 +54,7 @@ impl Loop<'_> {
             keeper: keeper.clone(),
             retry: self.retry,
             counts: Counts::default(),
+            stopping: CancellationToken::new(),
         });
         let mut tasks = JoinSet::new();
         let mut waiting: VecDeque<(u64, Unit)> = VecDeque::new();
@@ -101,6 +103,7 @@ impl Loop<'_> {
 
     /// Finishes or gives back everything.
     async fn stop(&self, work: &Arc<Work>, mut tasks: JoinSet<()>, waiting: VecDeque<(u64, Unit)>) {
+        work.stopping.cancel();
         work.put_back(waiting).await;
         let all_done = async { while tasks.join_next().await.is_some() {} };
         if tokio::time::timeout(self.grace, all_done).await.is_ok() {

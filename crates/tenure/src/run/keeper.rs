@@ -12,7 +12,11 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone, Copy)]
 pub(super) enum Leased {
     Message(Fence),
-    Key(i64),
+    Key {
+        token: i64,
+        /// The position of the last message that the handler was given.
+        seen: i64,
+    },
 }
 
 /// Extends the leases of a loop, and tells handlers whose lease cannot be kept.
@@ -46,8 +50,15 @@ impl Keeper {
         ticket
     }
 
-    pub(super) fn token(&self, ticket: u64) -> Option<CancellationToken> {
-        self.leases().get(&ticket).map(|kept| kept.lost.clone())
+    /// Notes that the handler is given the message of a key at this position, and the token that tells it of a lost lease;
+    /// none: the lease is lost.
+    pub(super) fn hand_out(&self, ticket: u64, position: i64) -> Option<CancellationToken> {
+        let mut leases = self.leases();
+        let kept = leases.get_mut(&ticket).filter(|kept| !kept.lost.is_cancelled())?;
+        if let Leased::Key { seen, .. } = &mut kept.what {
+            *seen = position;
+        }
+        Some(kept.lost.clone())
     }
 
     pub(super) fn remove(&self, ticket: u64) {
@@ -92,29 +103,29 @@ impl Keeper {
     async fn extend(&self, due: &[(u64, Leased)]) {
         let extra = self.lease / 2;
         let asked = Instant::now();
-        let messages: Vec<(u64, Fence)> = due
-            .iter()
-            .filter_map(|(ticket, what)| if let Leased::Message(fence) = what { Some((*ticket, *fence)) } else { None })
-            .collect();
-        if !messages.is_empty() {
-            let fences: Vec<Fence> = messages.iter().map(|(_, fence)| *fence).collect();
-            match self.kernel.extend(&fences, extra).await {
-                Ok(answers) => {
-                    for ((ticket, _), until) in messages.iter().zip(answers) {
+        let (mut messages, mut keys) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+        for (ticket, what) in due {
+            match what {
+                Leased::Message(fence) => {
+                    messages.0.push(*ticket);
+                    messages.1.push(*fence);
+                }
+                Leased::Key { token, .. } => {
+                    keys.0.push(*ticket);
+                    keys.1.push(*token);
+                }
+            }
+        }
+        let (messages_until, keys_until) =
+            tokio::join!(self.kernel.extend(&messages.1, extra), self.kernel.key_extend(&keys.1, extra));
+        for (tickets, until) in [(messages.0, messages_until), (keys.0, keys_until)] {
+            match until {
+                Ok(until) => {
+                    for (ticket, until) in tickets.iter().zip(until) {
                         self.extended(*ticket, until.is_some(), asked, extra);
                     }
                 }
-                Err(error) => tracing::warn!(%error, "leases could not be extended, and will be tried again"),
-            }
-        }
-        for (ticket, what) in due {
-            if let Leased::Key(token) = what {
-                match self.kernel.key_extend(*token, extra).await {
-                    Ok(until) => self.extended(*ticket, until.is_some(), asked, extra),
-                    Err(error) => {
-                        tracing::warn!(%error, "a key's lease could not be extended, and will be tried again");
-                    }
-                }
+                Err(error) => tracing::warn!(%error, "could not extend leases; trying again"),
             }
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tenure_store::{Answer, Fence, KeyBatch};
+use tokio_util::sync::CancellationToken;
 
 use super::keeper::{Keeper, Leased};
 use super::{Delivery, Outcome, RetryPolicy, Summary, jittered};
@@ -55,7 +56,12 @@ pub(super) struct Work {
     pub(super) keeper: Arc<Keeper>,
     pub(super) retry: RetryPolicy,
     pub(super) counts: Counts,
+    /// Cancelled when the loop was told to stop: no further message is handed out.
+    pub(super) stopping: CancellationToken,
 }
+
+/// Below every position: no message of a key was handed out.
+const UNSEEN: i64 = i64::MIN;
 
 impl Work {
     /// Puts what was just leased under the keeper's care.
@@ -63,7 +69,7 @@ impl Work {
         let keep = |unit: Unit| {
             let what = match &unit {
                 Unit::Message(message) => Leased::Message(message.fence()),
-                Unit::Key(batch) => Leased::Key(batch.token),
+                Unit::Key(batch) => Leased::Key { token: batch.token, seen: UNSEEN },
             };
             (self.keeper.add(what), unit)
         };
@@ -82,30 +88,37 @@ impl Work {
         self.keeper.remove(ticket);
     }
 
-    /// The messages of a key, one after the other. The first that must be tried again sends the rest back behind it.
+    /// The messages of a key, one after the other. The first that must be tried again sends the rest back behind it, and so
+    /// does the end of the loop; messages that were not handed out have used no attempt.
     async fn handle_key(&self, ticket: u64, batch: KeyBatch) {
+        let mut seen = UNSEEN;
+        let mut rest = Duration::ZERO;
         for message in batch.messages {
+            if self.stopping.is_cancelled() {
+                break;
+            }
             let fence = message.fence();
             match self.deliver(ticket, message).await {
-                Some(Verb::RetryAfter(rest)) => {
+                Some(Verb::RetryAfter(delay)) => {
                     // In place, with the key at rest: nothing of this key overtakes it.
-                    self.settle(&Act::AbandonKey(batch.token, rest)).await;
+                    (seen, rest) = (fence.id, delay);
                     self.count(&self.counts.retried, "retried");
-                    return;
+                    break;
                 }
                 verdict => {
                     if !self.finish(fence, verdict).await {
-                        return;
+                        break;
                     }
+                    seen = fence.id;
                 }
             }
         }
-        self.settle(&Act::CompleteKey(batch.token)).await;
+        self.settle(&Act::ReleaseKey(batch.token, rest, seen)).await;
     }
 
     /// Calls the handler and decides what its answer means for this message.
     async fn deliver(&self, ticket: u64, message: tenure_store::Message) -> Option<Verb> {
-        let lost = self.keeper.token(ticket).filter(|lost| !lost.is_cancelled())?;
+        let lost = self.keeper.hand_out(ticket, message.id)?;
         self.observer.count("delivered", 1);
         let limit = message.max_attempts.or(self.queue.settings.max_attempts.map(i64::from));
         let attempt = message.attempts;
@@ -180,38 +193,38 @@ impl Work {
 
     /// Gives back what no handler has seen.
     pub(super) async fn put_back(&self, waiting: impl IntoIterator<Item = (u64, Unit)>) {
-        let (mut fences, mut tokens) = (Vec::new(), Vec::new());
+        let (mut fences, mut keys) = (Vec::new(), Vec::new());
         for (ticket, unit) in waiting {
             self.keeper.remove(ticket);
             match unit {
                 Unit::Message(message) => fences.push(message.fence()),
-                Unit::Key(batch) => tokens.push(batch.token),
+                Unit::Key(batch) => keys.push((batch.token, UNSEEN)),
             }
         }
         if !fences.is_empty() {
             self.given_back(fences.len(), self.kernel.put_back(&fences).await.map(drop));
         }
-        self.abandon(tokens).await;
+        self.release_keys(keys).await;
     }
 
     /// Gives back what is still under the keeper's care.
     pub(super) async fn release_all(&self) {
-        let (mut fences, mut tokens) = (Vec::new(), Vec::new());
+        let (mut fences, mut keys) = (Vec::new(), Vec::new());
         for what in self.keeper.take_all() {
             match what {
                 Leased::Message(fence) => fences.push(fence),
-                Leased::Key(token) => tokens.push(token),
+                Leased::Key { token, seen } => keys.push((token, seen)),
             }
         }
         if !fences.is_empty() {
             self.given_back(fences.len(), self.kernel.release(&fences).await.map(drop));
         }
-        self.abandon(tokens).await;
+        self.release_keys(keys).await;
     }
 
-    async fn abandon(&self, tokens: Vec<i64>) {
-        for token in tokens {
-            self.given_back(1, self.kernel.key_abandon(token, Duration::ZERO).await.map(drop));
+    async fn release_keys(&self, keys: Vec<(i64, i64)>) {
+        for (token, seen) in keys {
+            self.given_back(1, self.kernel.key_release(token, Duration::ZERO, seen).await.map(drop));
         }
     }
 
@@ -221,7 +234,9 @@ impl Work {
                 self.counts.released.fetch_add(count as u64, Ordering::Relaxed);
                 self.observer.count("released", count);
             }
-            Err(error) => tracing::warn!(%error, "messages stay leased until their leases run out"),
+            Err(error) => {
+                tracing::warn!(%error, "could not release messages; they become available when their leases expire");
+            }
         }
     }
 }
@@ -229,24 +244,22 @@ impl Work {
 /// What the loop asks of the database for one message, or for one key.
 enum Act {
     Finish(Verb, Fence),
-    AbandonKey(i64, Duration),
-    CompleteKey(i64),
+    /// Token, rest, and the last position that the handler was given.
+    ReleaseKey(i64, Duration, i64),
 }
 
 impl Act {
     fn name(&self) -> &'static str {
         match self {
             Act::Finish(verb, _) => verb.names().0,
-            Act::AbandonKey(..) => "abandon_key",
-            Act::CompleteKey(_) => "complete_key",
+            Act::ReleaseKey(..) => "release_key",
         }
     }
 
     async fn apply(&self, kernel: &tenure_store::Store) -> tenure_store::Result<Answer> {
         match self {
             Act::Finish(verb, fence) => Ok(verb.apply(kernel, &[*fence]).await?[0]),
-            Act::AbandonKey(token, rest) => kernel.key_abandon(*token, *rest).await,
-            Act::CompleteKey(token) => kernel.key_complete(*token).await,
+            Act::ReleaseKey(token, rest, seen) => kernel.key_release(*token, *rest, *seen).await,
         }
     }
 }

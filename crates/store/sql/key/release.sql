@@ -1,1 +1,0 @@
-delete from tenure.key_lease where token = $1 returning lane, key

@@ -1,0 +1,124 @@
+//! Calls of verbs that are recognised when they are repeated after a lost connection.
+//!
+//! Invariants: a flush of verbs has a token, and records under it, in its own transaction, which of its items were done; a
+//! repeat first closes the tokens of all earlier attempts, which waits for an attempt that is still running and keeps one
+//! that arrives late from being carried out, and then answers with what the record of an earlier attempt says. Only
+//! PostgreSQL needs this: a reply of an embedded database cannot be lost.
+//!
+//! The record is one row a flush: with a durable commit its cost was not measurable (pgbench, one client: 276 and 279
+//! completes a second without and with it, docs/adr/0016).
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::Rng as _;
+
+use crate::db::{Conn, Db};
+use crate::error::Result;
+use crate::sql::{CALL_CLOSE, CALL_FIND, CALL_PRUNE};
+use crate::value::Value;
+
+/// How long a record is kept at least: longer than any call is repeated.
+const KEPT: Duration = Duration::from_secs(300);
+
+/// Numbers the calls of one process.
+pub(crate) struct Calls {
+    /// The first token of this process.
+    first: i64,
+    next: AtomicI64,
+    /// When records were last pruned, and the token that came next then.
+    pruned: Mutex<(Instant, i64)>,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        // 2^31 processes with 2^32 calls each before two of them can meet.
+        let first = i64::from(rand::rng().random::<u32>() >> 1) << 32;
+        Calls { first, next: AtomicI64::new(first), pruned: Mutex::new((Instant::now(), first)) }
+    }
+}
+
+impl Calls {
+    /// A call's first attempt.
+    pub(crate) fn begin(&self, db: &Db) -> Attempt {
+        let token = matches!(db, Db::Postgres(_)).then(|| self.next.fetch_add(1, Ordering::Relaxed));
+        Attempt { token, earlier: Vec::new() }
+    }
+
+    /// The next attempt of a call that may have been carried out.
+    pub(crate) fn again(&self, attempt: Attempt) -> Attempt {
+        let Attempt { token, mut earlier } = attempt;
+        earlier.extend(token);
+        Attempt { token: token.map(|_| self.next.fetch_add(1, Ordering::Relaxed)), earlier }
+    }
+
+    /// Removes records that no repeat can need any more, once in a while.
+    pub(crate) fn prune(&self, db: &Db) {
+        let next = self.next.load(Ordering::Relaxed);
+        let until = {
+            let mut pruned = self.pruned.lock().unwrap_or_else(PoisonError::into_inner);
+            if pruned.0.elapsed() < KEPT {
+                return;
+            }
+            std::mem::replace(&mut *pruned, (Instant::now(), next)).1
+        };
+        if until > self.first {
+            let (db, params) = (db.clone(), [Value::Int(self.first), Value::Int(until)]);
+            tokio::spawn(async move {
+                let act = db.write(move |conn| Box::pin(async move { conn.execute(CALL_PRUNE, &params).await }));
+                if let Err(error) = act.await {
+                    tracing::warn!(%error, "could not remove the records of old calls; `forget` removes them later");
+                }
+            });
+        }
+    }
+}
+
+/// One attempt to carry out a call.
+#[derive(Clone, Debug)]
+pub(crate) struct Attempt {
+    /// What this attempt records itself under.
+    pub(crate) token: Option<i64>,
+    /// The tokens of attempts whose reply was lost.
+    earlier: Vec<i64>,
+}
+
+impl Attempt {
+    pub(crate) fn is_first(&self) -> bool {
+        self.earlier.is_empty()
+    }
+
+    /// What an earlier attempt did, if one was carried out; afterwards none can be.
+    pub(crate) async fn carried_out(&self, conn: &mut Conn<'_>) -> Result<Option<Carried>> {
+        if self.is_first() {
+            return Ok(None);
+        }
+        let earlier = [Value::Ints(self.earlier.clone())];
+        conn.execute(CALL_CLOSE, &earlier).await?;
+        let rows = conn.query(CALL_FIND, &earlier).await?;
+        let mut carried = (!rows.is_empty()).then(|| Carried { whole: false, done: Vec::new() });
+        for row in &rows {
+            let mut row = row.fields(CALL_FIND.name);
+            if let Some(carried) = &mut carried {
+                carried.whole |= row.bool()?;
+                carried.done.extend(row.int_or_null()?);
+            }
+        }
+        Ok(carried)
+    }
+}
+
+/// What a call did before its reply was lost.
+pub(crate) struct Carried {
+    whole: bool,
+    done: Vec<i64>,
+}
+
+impl Carried {
+    /// Whether the item at this place was done.
+    pub(crate) fn has(&self, place: usize) -> bool {
+        self.whole || self.done.contains(&(place as i64))
+    }
+}

@@ -1,0 +1,236 @@
+//! Replies that are lost on the way: a repeated call recognises its own first attempt, and nothing else.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_store::conformance::Harness;
+use tenure_store::{Answer, Fence, Place, Queue, Settings, Store};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, tcp};
+use tokio::sync::watch;
+
+/// What a [`Proxy`] does with the bytes that arrive.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    /// Passes them on.
+    Open,
+    /// Passes on what the client sends, and drops what the server answers.
+    Mute,
+    /// Keeps what the client sends.
+    Late,
+    /// Closes connections on the client's side; what was kept back stays kept.
+    Cut,
+    /// As `Open`, and delivers to the server what was kept back.
+    Deliver,
+}
+
+/// A proxy between a store and the server that can lose replies and delay requests.
+struct Proxy {
+    mode: watch::Sender<Mode>,
+    dsn: String,
+}
+
+impl Proxy {
+    async fn start(server: &str) -> Self {
+        let (head, tail) = server.split_once("127.0.0.1:").unwrap();
+        let (port, rest) = tail.split_once('/').unwrap();
+        let target = format!("127.0.0.1:{port}");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let dsn = format!("{head}127.0.0.1:{}/{rest}", listener.local_addr().unwrap().port());
+        let (mode, watching) = watch::channel(Mode::Open);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(&target).await.unwrap();
+                let (from_client, to_client) = client.into_split();
+                let (from_server, to_server) = server.into_split();
+                tokio::spawn(requests(from_client, to_server, watching.clone()));
+                tokio::spawn(replies(from_server, to_client, watching.clone()));
+            }
+        });
+        Proxy { mode, dsn }
+    }
+
+    fn set(&self, mode: Mode) {
+        self.mode.send_replace(mode);
+    }
+}
+
+/// Requests that were kept back reach the server after the connection was cut on the client's side.
+async fn requests(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, mut mode: watch::Receiver<Mode>) {
+    let mut buffer = vec![0; 65_536];
+    let mut kept = Vec::new();
+    loop {
+        let length = tokio::select! {
+            read = from.read(&mut buffer) => read.unwrap_or(0),
+            _ = mode.wait_for(|mode| *mode == Mode::Cut) => 0,
+        };
+        kept.extend_from_slice(&buffer[..length]);
+        if length > 0 && *mode.borrow() == Mode::Late {
+            continue;
+        }
+        if length == 0 && !kept.is_empty() {
+            mode.wait_for(|mode| *mode == Mode::Deliver).await.ok();
+        }
+        if to.write_all(&kept).await.is_err() || length == 0 {
+            // The server notices a closed connection only after it has carried out what it was sent.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            return;
+        }
+        kept.clear();
+    }
+}
+
+async fn replies(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, mut mode: watch::Receiver<Mode>) {
+    let mut buffer = vec![0; 65_536];
+    loop {
+        let length = tokio::select! {
+            read = from.read(&mut buffer) => read.unwrap_or(0),
+            _ = mode.wait_for(|mode| *mode == Mode::Cut) => 0,
+        };
+        if length == 0 {
+            return;
+        }
+        if matches!(*mode.borrow(), Mode::Open | Mode::Deliver) && to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// One store behind a proxy, and another that reaches the same database directly, under one clock.
+struct Setup {
+    proxy: Proxy,
+    far: Arc<Store>,
+    near: Harness,
+    queue: Queue,
+}
+
+async fn setup(settings: Settings) -> Setup {
+    let near = support::postgres().await;
+    let proxy = Proxy::start(&near.dsn).await;
+    let far = Store::connect_with_clock(&proxy.dsn, near.clock.clone()).await.unwrap();
+    let queue = near.queue_with(settings).await;
+    Setup { proxy, far: Arc::new(far), near, queue }
+}
+
+impl Setup {
+    /// A lease of the store behind the proxy, on whose connection the verbs have been prepared.
+    async fn lease(&self) -> Fence {
+        let warm = self.lease_one().await;
+        self.far.put_back(&[warm]).await.unwrap();
+        let warm = self.far.claim(tenure_store::Claim::from_queue(&self.queue, 1)).await.unwrap()[0].fence();
+        self.far.retry(&[warm], None, Place::Tail).await.unwrap();
+        let warm = self.far.claim(tenure_store::Claim::from_queue(&self.queue, 1)).await.unwrap()[0].fence();
+        self.far.complete(&[warm]).await.unwrap();
+        self.lease_one().await
+    }
+
+    async fn lease_one(&self) -> Fence {
+        self.near.put(&self.queue, "x").await;
+        self.far.claim(tenure_store::Claim::from_queue(&self.queue, 1)).await.unwrap()[0].fence()
+    }
+
+    async fn until(&self, what: &str, mut seen: impl AsyncFnMut(&Harness) -> bool) {
+        for _ in 0..500 {
+            if seen(&self.near).await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{what} was expected");
+    }
+
+    async fn live(&self) -> u64 {
+        let stats = self.near.store.lane_stats(self.queue.lanes[0]).await.unwrap();
+        stats.ready + stats.leased
+    }
+
+    /// Cuts what is open, and lets new connections through.
+    async fn cut(&self) {
+        self.proxy.set(Mode::Cut);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        self.proxy.set(Mode::Open);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn complete_whose_reply_was_lost_is_done() {
+    for retain_completed in [None, Some(Duration::from_secs(60))] {
+        let setup = setup(Settings { retain_completed, ..Settings::default() }).await;
+        let fence = setup.lease().await;
+        setup.proxy.set(Mode::Mute);
+        let far = setup.far.clone();
+        let call = tokio::spawn(async move { far.complete(&[fence]).await });
+        setup.until("a completed message", async |_| setup.live().await == 0).await;
+        setup.cut().await;
+        assert_eq!(call.await.unwrap().unwrap(), [Answer::Done]);
+        // Another call is not the repeat.
+        assert_ne!(setup.far.complete(&[fence]).await.unwrap(), [Answer::Done]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_whose_reply_was_lost_is_done_although_the_message_has_moved_on() {
+    let setup = setup(Settings::default()).await;
+    let fence = setup.lease().await;
+    setup.proxy.set(Mode::Mute);
+    let far = setup.far.clone();
+    let call = tokio::spawn(async move { far.retry(&[fence], None, Place::Tail).await });
+    let again = async |near: &Harness| match near.take(&setup.queue, 1).await.pop() {
+        Some(message) => near.complete(message.fence()).await == Answer::Done,
+        None => false,
+    };
+    setup.until("the message at the tail", again).await;
+    setup.cut().await;
+    assert_eq!(call.await.unwrap().unwrap(), [Answer::Done]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn complete_that_never_arrived_is_refused_when_another_holder_has_completed_the_message() {
+    let setup = setup(Settings::default()).await;
+    let fence = setup.lease().await;
+    setup.proxy.set(Mode::Late);
+    let far = setup.far.clone();
+    let call = tokio::spawn(async move { far.complete(&[fence]).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    setup.near.advance(31_000);
+    let taken = setup.near.take_one(&setup.queue).await;
+    assert_eq!(setup.near.complete(taken.fence()).await, Answer::Done);
+    setup.cut().await;
+    assert_eq!(call.await.unwrap().unwrap(), [Answer::Unknown]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_id_that_never_existed_stays_unknown_in_a_repeated_batch() {
+    // Both are completed by one statement: that of a queue that keeps what is completed.
+    let setup = setup(Settings { retain_completed: Some(Duration::from_secs(60)), ..Settings::default() }).await;
+    let (fence, never) = (setup.lease().await, Fence::exact(4_000_000_000, 1));
+    setup.proxy.set(Mode::Mute);
+    let far = setup.far.clone();
+    let call = tokio::spawn(async move { far.complete(&[never, fence]).await });
+    setup.until("a completed message", async |_| setup.live().await == 0).await;
+    setup.cut().await;
+    assert_eq!(call.await.unwrap().unwrap(), [Answer::Unknown, Answer::Done]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_attempt_that_arrives_after_its_repeat_changes_nothing() {
+    let setup = setup(Settings::default()).await;
+    let fence = setup.lease().await;
+    setup.proxy.set(Mode::Late);
+    let far = setup.far.clone();
+    let call = tokio::spawn(async move { far.put_back(&[fence]).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // The client's side is cut, and the repeat goes through another connection while the request is still on its way.
+    setup.cut().await;
+    assert_eq!(call.await.unwrap().unwrap(), [Answer::Done]);
+    // The same attempt number under another lease: the late request must not release it.
+    let message = setup.near.take_one(&setup.queue).await;
+    assert_eq!(message.attempts, 1);
+    setup.proxy.set(Mode::Deliver);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(setup.near.complete(message.fence()).await, Answer::Done);
+}
