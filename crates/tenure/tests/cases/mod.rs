@@ -4,6 +4,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod consumer;
+pub(crate) mod lease;
 pub(crate) mod producer;
 pub(crate) mod routed;
 pub(crate) mod run;
@@ -68,7 +69,7 @@ impl Harness {
     }
 }
 
-/// The list: each case runs on a fresh database; those of `run` with the real clock.
+/// The list: each case runs on a fresh database; those of `run` and `lease` with the real clock.
 macro_rules! suite {
     ($open:path) => {
         $crate::cases::suite! { @cases $open, true, admin:
@@ -133,6 +134,16 @@ macro_rules! suite {
             a_busy_worker_is_not_declared_dead
             a_worker_that_was_replaced_stops_its_loop
             bad_settings_are_refused
+        }
+        $crate::cases::suite! { @cases $open, false, lease:
+            messages_whose_leases_are_extended_are_handled_once
+            keys_whose_leases_are_extended_are_handled_once_and_in_order
+            a_long_key_is_handled_whole_and_no_message_of_it_dies
+            a_poison_message_at_the_head_of_a_key_dies_alone
+            a_stop_releases_the_unseen_messages_of_a_key_at_once_and_uncounted
+            no_message_of_a_key_stays_leased_after_the_grace
+            a_key_is_retried_on_time
+            a_lease_that_its_extension_finds_lost_is_signalled_to_the_handler
         }
     };
     (@cases $open:path, $fixed:literal, $section:ident: $($case:ident)+) => {

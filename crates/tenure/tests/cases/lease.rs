@@ -1,0 +1,259 @@
+//! What the run loop promises about leases: kept while handlers work, released when the loop ends, counted only when seen.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tenure::{Consumer, Delivery, EnqueueOptions, Error, Outcome, Producer, RetryPolicy, Settings};
+
+use super::Harness;
+
+/// Which payloads were delivered, in order.
+#[derive(Clone, Default)]
+struct Deliveries(Arc<Mutex<Vec<(String, i32)>>>);
+
+impl Deliveries {
+    fn note(&self, delivery: &Delivery) {
+        let text = String::from_utf8_lossy(delivery.payload.as_bytes()).trim_matches('"').to_owned();
+        self.0.lock().unwrap().push((text, delivery.read_ct));
+    }
+
+    fn all(&self) -> Vec<(String, i32)> {
+        self.0.lock().unwrap().clone()
+    }
+
+    async fn reach(&self, count: usize) {
+        let enough = async {
+            while self.0.lock().unwrap().len() < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(120), enough).await.expect("the messages are delivered");
+    }
+
+    /// Waits for all deliveries and for what the loop then does with them.
+    async fn settle(&self, h: &Harness, count: usize) {
+        self.reach(count).await;
+        let empty = async {
+            while h.admin().get_queue_metrics("jobs").await.unwrap().total_messages > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), empty).await.expect("the queue becomes empty");
+    }
+}
+
+async fn queue_with(h: &Harness, settings: Settings) -> (Producer, Consumer) {
+    h.admin().create_queue_with("jobs", settings).await.unwrap();
+    (h.producer().await, h.consumer(1).await)
+}
+
+async fn enqueue_keyed(producer: &Producer, key: &str, payloads: impl IntoIterator<Item = String>) {
+    let options = EnqueueOptions::default().key(key);
+    let payloads: Vec<String> = payloads.into_iter().collect();
+    producer.batch_enqueue_with_options(&payloads, &options).await.unwrap();
+}
+
+pub(crate) async fn messages_whose_leases_are_extended_are_handled_once(h: &Harness) {
+    // Turso writes a tenth as fast.
+    let count = if h.dsn().starts_with("turso") { 2_000 } else { 50_000 };
+    let (producer, consumer) = h.queue().await;
+    for chunk in (0..count).collect::<Vec<u32>>().chunks(5_000) {
+        producer.batch_enqueue(chunk).await.unwrap();
+    }
+    let handled = Arc::new(Mutex::new(HashMap::<String, u32>::new()));
+    let total = Arc::new(AtomicUsize::new(0));
+    let (noted, counted) = (handled.clone(), total.clone());
+    let handle = move |delivery: Delivery| {
+        let (handled, total) = (noted.clone(), counted.clone());
+        async move {
+            // One in twenty works longer than three eighths of a lease, after which the lease is extended.
+            if delivery.id % 20 == 0 {
+                tokio::time::sleep(Duration::from_millis(1000)).await;
+            }
+            let text = String::from_utf8_lossy(delivery.payload.as_bytes()).into_owned();
+            *handled.lock().unwrap().entry(text).or_default() += 1;
+            total.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Error>(())
+        }
+    };
+    let all = async {
+        while total.load(Ordering::SeqCst) < count as usize {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    };
+    let run = consumer.run(handle).concurrency(256).lease(Duration::from_secs(2)).until(all);
+    let summary = tokio::time::timeout(Duration::from_secs(300), run.into_future()).await.unwrap().unwrap();
+    assert_eq!((summary.completed, summary.lost), (count.into(), 0));
+    let twice: Vec<_> = handled.lock().unwrap().iter().filter(|(_, times)| **times > 1).map(|(n, _)| n.clone()).collect();
+    assert_eq!(twice, Vec::<String>::new());
+}
+
+pub(crate) async fn keys_whose_leases_are_extended_are_handled_once_and_in_order(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    for key in 0..8 {
+        enqueue_keyed(&producer, &format!("k{key}"), (0..150).map(|n| format!("{key}-{n:03}"))).await;
+    }
+    let deliveries = Deliveries::default();
+    let noted = deliveries.clone();
+    let handle = move |delivery: Delivery| {
+        noted.note(&delivery);
+        async {
+            // 150 messages take longer than the lease of their key.
+            tokio::time::sleep(Duration::from_millis(15)).await;
+            Ok::<_, Error>(())
+        }
+    };
+    let all = deliveries.settle(h, 1200);
+    let summary = consumer.run(handle).lease(Duration::from_secs(1)).until(all).await.unwrap();
+    assert_eq!((summary.completed, summary.lost, summary.retried), (1200, 0, 0));
+    for key in 0..8 {
+        let of_key: Vec<String> =
+            deliveries.all().into_iter().map(|(text, _)| text).filter(|text| text.starts_with(&format!("{key}-"))).collect();
+        assert_eq!(of_key, (0..150).map(|n| format!("{key}-{n:03}")).collect::<Vec<_>>());
+    }
+}
+
+pub(crate) async fn a_long_key_is_handled_whole_and_no_message_of_it_dies(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    enqueue_keyed(&producer, "k", (0..1500).map(|n| format!("{n:04}"))).await;
+    let deliveries = Deliveries::default();
+    let noted = deliveries.clone();
+    let handle = move |delivery: Delivery| {
+        noted.note(&delivery);
+        async { Ok::<_, Error>(()) }
+    };
+    let summary = consumer.run(handle).until(deliveries.settle(h, 1500)).await.unwrap();
+    assert_eq!((summary.completed, summary.buried, summary.lost), (1500, 0, 0));
+    assert_eq!(deliveries.all(), (0..1500).map(|n| (format!("{n:04}"), 1)).collect::<Vec<_>>());
+}
+
+pub(crate) async fn a_poison_message_at_the_head_of_a_key_dies_alone(h: &Harness) {
+    let (producer, consumer) = queue_with(h, Settings { max_attempts: Some(3), ..Settings::default() }).await;
+    enqueue_keyed(&producer, "k", ["poison", "b", "c"].map(str::to_owned)).await;
+    let deliveries = Deliveries::default();
+    let noted = deliveries.clone();
+    let handle = move |delivery: Delivery| {
+        noted.note(&delivery);
+        async move { if delivery.json::<String>().unwrap() == "poison" { Err("always") } else { Ok(()) } }
+    };
+    let fast = RetryPolicy { first: Duration::from_millis(20), jitter: 0.0, ..RetryPolicy::default() };
+    let summary = consumer.run(handle).retry(fast).until(deliveries.settle(h, 5)).await.unwrap();
+    assert_eq!((summary.completed, summary.retried, summary.buried), (2, 2, 1));
+    let expected = [("poison", 1), ("poison", 2), ("poison", 3), ("b", 1), ("c", 1)];
+    assert_eq!(deliveries.all(), expected.map(|(text, attempt)| (text.to_owned(), attempt)));
+    assert_eq!(h.admin().get_queue_metrics("jobs").await.unwrap().dead_messages, 1);
+}
+
+pub(crate) async fn a_stop_releases_the_unseen_messages_of_a_key_at_once_and_uncounted(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    enqueue_keyed(&producer, "k", (0..100).map(|n| format!("{n:03}"))).await;
+    let deliveries = Deliveries::default();
+    let noted = deliveries.clone();
+    let handle = move |delivery: Delivery| {
+        noted.note(&delivery);
+        async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok::<_, Error>(())
+        }
+    };
+    let stopped = Mutex::new(None);
+    let stop = async {
+        deliveries.reach(3).await;
+        *stopped.lock().unwrap() = Some(Instant::now());
+    };
+    let summary = consumer.run(handle).until(stop).await.unwrap();
+    let took = stopped.lock().unwrap().unwrap().elapsed();
+    assert!(took < Duration::from_secs(3), "97 messages of 100 ms were not worked through: {took:?}");
+    let metrics = h.admin().get_queue_metrics("jobs").await.unwrap();
+    assert_eq!((metrics.locked_messages, metrics.pending_messages), (0, 100 - i64::try_from(summary.completed).unwrap()));
+    let queue = tenure::MessageQueue::on(&h.store);
+    let batch = queue.dequeue_batch("jobs").await.unwrap().expect("the key is free");
+    assert!(batch.messages.iter().all(|message| message.read_ct == 1), "no message lost an attempt unseen");
+}
+
+pub(crate) async fn no_message_of_a_key_stays_leased_after_the_grace(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    enqueue_keyed(&producer, "listens", (0..50).map(|n| format!("{n:03}"))).await;
+    enqueue_keyed(&producer, "hangs", (0..50).map(|n| format!("{n:03}"))).await;
+    let deliveries = Deliveries::default();
+    let noted = deliveries.clone();
+    let handle = move |delivery: Delivery| {
+        noted.note(&delivery);
+        async move {
+            match delivery.key.as_deref() {
+                Some("listens") => delivery.lease_lost().cancelled().await,
+                _ => std::future::pending().await,
+            }
+            Ok::<_, Error>(Outcome::RetryAfter(Duration::from_millis(1)))
+        }
+    };
+    let run = consumer.run(handle).until(deliveries.reach(2)).grace(Duration::from_millis(300));
+    run.await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let metrics = h.admin().get_queue_metrics("jobs").await.unwrap();
+    assert_eq!((metrics.locked_messages, metrics.pending_messages), (0, 100));
+    let queue = tenure::MessageQueue::on(&h.store);
+    for _ in 0..2 {
+        let batch = queue.dequeue_batch("jobs").await.unwrap().expect("the key is free");
+        let attempts: Vec<i32> = batch.messages.iter().map(|message| message.read_ct).collect();
+        assert_eq!((attempts[0], &attempts[1..]), (2, &[1; 49][..]));
+    }
+}
+
+pub(crate) async fn a_key_is_retried_on_time(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    enqueue_keyed(&producer, "k", ["a".to_owned()]).await;
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let (noted, deliveries) = (times.clone(), Deliveries::default());
+    let log = deliveries.clone();
+    let handle = move |delivery: Delivery| {
+        noted.lock().unwrap().push(Instant::now());
+        log.note(&delivery);
+        async move {
+            Ok::<_, Error>(match delivery.read_ct {
+                1..=4 => Outcome::RetryAfter(Duration::from_millis(100)),
+                _ => Outcome::Complete,
+            })
+        }
+    };
+    consumer.run(handle).until(deliveries.settle(h, 5)).await.unwrap();
+    let times = times.lock().unwrap();
+    let late: Vec<Duration> =
+        times.windows(2).map(|pair| (pair[1] - pair[0]).saturating_sub(Duration::from_millis(100))).collect();
+    // A poll comes after 0.75 to 1 s.
+    assert!(late.iter().all(|late| *late < Duration::from_millis(400)), "{late:?}");
+}
+
+pub(crate) async fn a_lease_that_its_extension_finds_lost_is_signalled_to_the_handler(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    producer.enqueue("x").await.unwrap();
+    let deliveries = Deliveries::default();
+    let noted = deliveries.clone();
+    let told = Arc::new(Mutex::new(None));
+    let tell = told.clone();
+    let handle = move |delivery: Delivery| {
+        noted.note(&delivery);
+        let (told, started) = (tell.clone(), Instant::now());
+        async move {
+            delivery.lease_lost().cancelled().await;
+            *told.lock().unwrap() = Some(started.elapsed());
+            Ok::<_, Error>(())
+        }
+    };
+    let purge = async {
+        deliveries.reach(1).await;
+        h.admin().purge_queue("jobs").await.unwrap();
+        while told.lock().unwrap().is_none() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let run = consumer.run(handle).lease(Duration::from_secs(8)).until(purge);
+    let summary = tokio::time::timeout(Duration::from_secs(30), run.into_future()).await.unwrap().unwrap();
+    assert_eq!(summary.lost, 1);
+    // The first extension comes after three to four seconds. Without its answer the loop gives up after seven.
+    let after = told.lock().unwrap().unwrap();
+    assert!(after < Duration::from_secs(6), "{after:?}");
+}
