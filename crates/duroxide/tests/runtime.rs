@@ -26,6 +26,7 @@ cases! {
     messages_from_before_the_start_come_first_and_in_order
     waiting_for_the_start_uses_no_attempt
     a_start_right_after_a_dropped_message_is_not_delayed
+    a_cancellation_before_the_start_wins_however_close_they_are
 }
 
 /// How long a session activity works.
@@ -175,4 +176,32 @@ async fn a_start_right_after_a_dropped_message_is_not_delayed(factory: Factory) 
         assert!(began.elapsed() < Duration::from_secs(1), "{instance} took {:?}", began.elapsed());
     }
     runtime.shutdown(None).await;
+}
+
+async fn a_cancellation_before_the_start_wins_however_close_they_are(factory: Factory) {
+    let (provider, other) = factory.create_pair().await;
+    let runtimes =
+        [run(provider.clone(), RuntimeOptions::default()).await, run(other.clone(), RuntimeOptions::default()).await];
+    let mut starts = tokio::task::JoinSet::new();
+    for n in 0..100u32 {
+        let mut clients = [Client::new(provider.clone()), Client::new(other.clone())];
+        if n % 2 == 0 {
+            clients.reverse();
+        }
+        starts.spawn(async move {
+            let [canceller, starter] = clients;
+            let instance = format!("i{n}");
+            tokio::time::sleep(Duration::from_millis(5) * n).await;
+            canceller.cancel_instance(&instance, "changed my mind").await.unwrap();
+            tokio::time::sleep(Duration::from_micros(100) * n).await;
+            starter.start_orchestration(&instance, "Pause", "").await.unwrap();
+            (outcome(&starter, &instance).await, instance)
+        });
+    }
+    for (outcome, instance) in starts.join_all().await {
+        assert!(outcome.contains("changed my mind"), "{instance}: {outcome}");
+    }
+    for runtime in runtimes {
+        runtime.shutdown(None).await;
+    }
 }

@@ -254,3 +254,23 @@ impl<K: Clone + PartialEq> Bell<K> {
         self.state().asked = true;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dismissal_ends_waits_that_heed_it_and_those_that_begin_just_after_it() {
+        let bell = Bell::<()>::new();
+        let began = Instant::now();
+        let mut waiting = Box::pin(bell.dismissal(Dismissal::Heeded, began));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        bell.dismiss();
+        assert!(waiting.now_or_never().is_some());
+        assert!(bell.dismissal(Dismissal::Heeded, began + DISMISSED_BEFORE / 2).now_or_never().is_some());
+        assert!(bell.dismissal(Dismissal::Heeded, Instant::now() + DISMISSED_BEFORE).now_or_never().is_none());
+        assert!(bell.dismissal(Dismissal::Ignored, began).now_or_never().is_none());
+    }
+}

@@ -271,6 +271,18 @@ pub async fn an_uncounted_abandon_releases_a_session_that_its_fetch_claimed(h: &
     assert!(fetch_work(&h.store, Some("a")).await.is_none());
 }
 
+pub async fn a_session_that_was_used_since_its_claim_stays_with_its_owner(h: &Harness) {
+    for id in 1..=2 {
+        h.store.work_enqueue(work(id, Some("s")), id).await.unwrap();
+    }
+    let claimed = fetch_work(&h.store, Some("a")).await.unwrap();
+    h.advance(1);
+    let used = fetch_work(&h.store, Some("a")).await.unwrap();
+    assert!(h.store.work_ack(used.token, None, None).await.unwrap());
+    assert!(h.store.work_abandon(claimed.token, None, true).await.unwrap());
+    assert!(fetch_work(&h.store, Some("b")).await.is_none());
+}
+
 pub async fn an_abandon_that_counts_keeps_the_session(h: &Harness) {
     h.store.work_enqueue(work(1, Some("s")), 1).await.unwrap();
     let claimed = fetch_work(&h.store, Some("a")).await.unwrap();
@@ -373,7 +385,7 @@ pub async fn a_message_without_a_start_is_dropped_after_its_own_looks(h: &Harnes
             h.advance(1);
         }
     }
-    // Messages that come later use up no looks but their own.
+    // Messages that came later are not dropped with it.
     for _ in 0..3 {
         send(&h.store, "i", "new").await;
         let turn = fetch(&h.store).await.unwrap();
@@ -385,6 +397,20 @@ pub async fn a_message_without_a_start_is_dropped_after_its_own_looks(h: &Harnes
     assert_eq!(h.store.turn_park(&turn.token).await.unwrap(), 1);
     h.advance(1_000);
     assert_eq!(items(&fetch(&h.store).await.unwrap()), [("new", 1); 3]);
+}
+
+pub async fn a_message_that_comes_later_uses_up_no_look_of_an_earlier_one(h: &Harness) {
+    for _ in 0..20 {
+        send(&h.store, "i", "event").await;
+        let turn = fetch(&h.store).await.unwrap();
+        assert_eq!(h.store.turn_park(&turn.token).await.unwrap(), 0);
+    }
+    for seconds in [1, 2, 4] {
+        h.advance(seconds * 1000);
+        let turn = fetch(&h.store).await.unwrap();
+        assert_eq!(items(&turn), [("event", 1); 20]);
+        assert_eq!(h.store.turn_park(&turn.token).await.unwrap(), 0);
+    }
 }
 
 pub async fn a_message_after_a_dropped_turn_wakes_a_waiting_fetch(h: &Harness) {
