@@ -19,19 +19,19 @@ pub(crate) fn turn(operation: &str, text: &str) -> Result<TurnToken, ProviderErr
     parts.ok_or_else(|| ProviderError::permanent(operation, "Invalid lock token: it was not made by this provider"))
 }
 
-/// `token.id`
+/// `token.id`, or `token.id.time` when the fetch claimed the activity's session at that time.
 pub(crate) fn of_work(token: WorkToken) -> String {
-    format!("{:x}.{}", token.token, token.id)
+    let claimed = token.claimed.map_or_else(String::new, |at| format!(".{at}"));
+    format!("{:x}.{}{claimed}", token.token, token.id)
 }
 
 pub(crate) fn work(operation: &str, text: &str) -> Result<WorkToken, ProviderError> {
-    let parts = text
-        .split_once('.')
-        .and_then(|(token, id)| Some((i64::from_str_radix(token, 16).ok()?, i64::from_str(id).ok()?)));
-    match parts {
-        Some((token, id)) => Ok(WorkToken { id, token }),
-        None => Err(ProviderError::permanent(operation, "Invalid lock token: it was not made by this provider")),
-    }
+    let parts = text.split_once('.').and_then(|(token, rest)| {
+        let (id, claimed) = rest.split_once('.').map_or((rest, None), |(id, at)| (id, Some(at)));
+        let claimed = claimed.map(i64::from_str).transpose().ok()?;
+        Some(WorkToken { id: i64::from_str(id).ok()?, token: i64::from_str_radix(token, 16).ok()?, claimed })
+    });
+    parts.ok_or_else(|| ProviderError::permanent(operation, "Invalid lock token: it was not made by this provider"))
 }
 
 #[cfg(test)]
@@ -44,9 +44,11 @@ mod tests {
             let token = TurnToken { instance: "order.17".to_owned(), token: i64::MAX, values };
             assert_eq!(turn("ack", &of_turn(&token)).ok(), Some(token));
         }
-        let token = WorkToken { id: 3, token: 1 };
-        assert_eq!(work("ack", &of_work(token)).ok(), Some(token));
-        for text in ["", "invalid-token", "zz.1", "."] {
+        for claimed in [None, Some(1_767_225_600_000_000)] {
+            let token = WorkToken { id: 3, token: 1, claimed };
+            assert_eq!(work("ack", &of_work(token)).ok(), Some(token));
+        }
+        for text in ["", "invalid-token", "zz.1", ".", "1.3."] {
             assert!(turn("ack", text).is_err_and(|error| error.message.contains("Invalid lock token")));
             assert!(work("ack", text).is_err_and(|error| !error.is_retryable()));
         }

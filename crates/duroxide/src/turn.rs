@@ -15,11 +15,6 @@ use crate::provider::TenureProvider;
 use crate::repeat::{after, repeat};
 use crate::token;
 
-/// How often messages for an instance that was never started are looked at before they are dropped: twelve minutes.
-const STRAY: i64 = 16;
-const STRAY_FIRST: Duration = Duration::from_secs(1);
-const STRAY_MOST: Duration = Duration::from_secs(60);
-
 /// How long a fetch is repeated before duroxide is told that the database is away.
 const FETCH: Duration = Duration::from_millis(500);
 
@@ -74,7 +69,7 @@ impl TenureProvider {
             Some(named) => named,
             None if error.is_some() => (unknown(), unknown()),
             None => {
-                self.put_aside(&turn, &messages, attempts).await?;
+                self.put_aside(&turn, &messages).await?;
                 return Ok(None);
             }
         };
@@ -109,22 +104,20 @@ impl TenureProvider {
         Ok(self.cache.complete(id, which, None, &events))
     }
 
-    /// Messages for an instance that was never started. Events for its queues are dropped, as duroxide wants it; others may
-    /// have overtaken the start, so they wait for it, out of the way, and longer each time.
-    async fn put_aside(&self, turn: &Turn, messages: &[WorkItem], attempts: i64) -> Result<()> {
+    /// Ends the turn of an instance that was never started. Messages for its queues are dropped, as duroxide wants it. Others
+    /// may have overtaken the start: they are parked until it comes.
+    async fn put_aside(&self, turn: &Turn, messages: &[WorkItem]) -> Result<()> {
         let instance = &turn.token.instance;
-        if messages.iter().all(|item| matches!(item, WorkItem::QueueMessage { .. })) || attempts > STRAY {
-            tracing::warn!(
-                instance,
-                messages = messages.len(),
-                "messages for an instance that was never started: dropped"
-            );
-            return self.store.turn_drop(&turn.token).await;
+        let dropped = if messages.iter().all(|item| matches!(item, WorkItem::QueueMessage { .. })) {
+            self.store.turn_drop(&turn.token).await?;
+            messages.len()
+        } else {
+            self.store.turn_park(&turn.token).await?
+        };
+        if dropped > 0 {
+            tracing::warn!(instance, messages = dropped, "messages for an instance that was never started: dropped");
         }
-        let doublings = u32::try_from(attempts.clamp(1, 10) - 1).unwrap_or(0);
-        let delay = (STRAY_FIRST * 2u32.pow(doublings)).min(STRAY_MOST);
-        tracing::debug!(instance, attempts, "messages for an instance that has not been started wait");
-        self.store.turn_abandon(&turn.token, Some(delay), false).await.map(drop)
+        Ok(())
     }
 
     /// Acknowledges a turn, again and again while its lease lasts if the database is away.

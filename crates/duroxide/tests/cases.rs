@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+#[macro_use]
 mod support;
 
 use std::sync::Arc;
@@ -10,31 +11,14 @@ use std::time::{Duration, Instant};
 
 use duroxide::OrchestrationStatus;
 use duroxide::provider_validation::ProviderFactory as _;
-use duroxide::providers::{ExecutionMetadata, Provider, TagFilter, WorkItem};
+use duroxide::providers::{ExecutionMetadata, Provider, SessionFetchConfig, TagFilter, WorkItem};
 use duroxide::runtime::Runtime;
 use duroxide::runtime::registry::ActivityRegistry;
 use duroxide::{ActivityContext, Client, Event, EventKind, OrchestrationContext, OrchestrationRegistry};
 
-use crate::support::{Backend, Factory};
+use crate::support::Factory;
 
 const LEASE: Duration = Duration::from_secs(5);
-
-macro_rules! cases {
-    ($($case:ident)+) => {
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case(super::Factory::new(super::Backend::Postgres)).await;
-            })+
-        }
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            async fn $case() {
-                super::$case(super::Factory::new(super::Backend::Sqlite)).await;
-            })+
-        }
-    };
-}
 
 cases! {
     hostile_texts_survive_and_stop_nobody
@@ -45,6 +29,7 @@ cases! {
     a_lease_that_runs_out_right_after_a_look_is_met_on_time
     a_message_wakes_a_waiting_fetch_at_once
     a_cancellation_before_its_start_waits_for_it_and_stops_nobody
+    an_uncounted_abandon_releases_only_a_session_that_its_fetch_claimed
     a_renewal_of_less_than_a_second_keeps_the_lease
     appended_events_are_read_and_duplicates_are_refused
     an_activity_that_nobody_comes_for_is_given_back_uncounted
@@ -276,14 +261,50 @@ async fn a_cancellation_before_its_start_waits_for_it_and_stops_nobody(factory: 
     let (item, ..) = provider.fetch_orchestration_item(LEASE, Duration::ZERO, None).await.unwrap().unwrap();
     assert_eq!(item.instance, "other");
     provider.enqueue_for_orchestrator(start_item("late"), None).await.unwrap();
-    let (item, token, _) =
-        provider.fetch_orchestration_item(LEASE, Duration::from_secs(5), None).await.unwrap().unwrap();
-    assert_eq!((item.instance.as_str(), item.orchestration_name.as_str()), ("late", "Echo"));
-    provider.abandon_orchestration_item(&token, None, true).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1200)).await;
-    let (item, ..) = provider.fetch_orchestration_item(LEASE, Duration::from_secs(5), None).await.unwrap().unwrap();
-    assert_eq!(item.messages.len(), 2, "the cancellation is still there: {:?}", item.messages);
-    assert!(item.messages.contains(&cancel));
+    for attempt in 1..=2 {
+        let (item, token, attempts) =
+            provider.fetch_orchestration_item(LEASE, Duration::ZERO, None).await.unwrap().unwrap();
+        assert_eq!((item.instance.as_str(), item.orchestration_name.as_str()), ("late", "Echo"));
+        assert_eq!((item.messages, attempts), (vec![cancel.clone(), start_item("late")], attempt));
+        provider.abandon_orchestration_item(&token, None, false).await.unwrap();
+    }
+}
+
+fn session_activity(id: u64, session: &str) -> WorkItem {
+    match activity("i", id) {
+        WorkItem::ActivityExecute { instance, execution_id, id, name, input, tag, .. } => WorkItem::ActivityExecute {
+            instance,
+            execution_id,
+            id,
+            name,
+            input,
+            session_id: Some(session.to_owned()),
+            tag,
+        },
+        other => other,
+    }
+}
+
+async fn fetch_session(provider: &Arc<dyn Provider>, owner: &str) -> Option<(WorkItem, String, u32)> {
+    let session = SessionFetchConfig { owner_id: owner.to_owned(), lock_timeout: LEASE };
+    provider.fetch_work_item(LEASE, Duration::ZERO, Some(&session), &TagFilter::DefaultOnly).await.unwrap()
+}
+
+async fn an_uncounted_abandon_releases_only_a_session_that_its_fetch_claimed(factory: Factory) {
+    let provider = factory.create_provider().await;
+    provider.enqueue_for_worker(session_activity(1, "s")).await.unwrap();
+    provider.enqueue_for_worker(session_activity(2, "s")).await.unwrap();
+    let (_, token, _) = fetch_session(&provider, "a").await.unwrap();
+    provider.abandon_work_item(&token, None, true).await.unwrap();
+    let (item, token, attempts) = fetch_session(&provider, "b").await.expect("the session is free");
+    assert_eq!((item, attempts), (session_activity(1, "s"), 1));
+    provider.ack_work_item(&token, None).await.unwrap();
+    let (_, token, _) = fetch_session(&provider, "b").await.unwrap();
+    provider.abandon_work_item(&token, None, true).await.unwrap();
+    assert!(fetch_session(&provider, "a").await.is_none(), "the owner held the session from its earlier activity");
+    let (_, token, _) = fetch_session(&provider, "b").await.unwrap();
+    provider.abandon_work_item(&token, None, false).await.unwrap();
+    assert!(fetch_session(&provider, "a").await.is_none(), "an abandon that counts keeps the session");
 }
 
 async fn a_renewal_of_less_than_a_second_keeps_the_lease(factory: Factory) {

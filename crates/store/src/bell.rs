@@ -1,6 +1,6 @@
 //! Where fetches of turns and activities wait until something may be there for them.
 //!
-//! Invariants: a wait ends early only with something in hand; what this process made ready wakes one waiter that can take
+//! Invariants: a wait ends early only with something in hand, or when it heeds a dismissal; what this process made ready wakes one waiter that can take
 //! it, at once; of all that wait, one leads, and it alone looks when a time comes (a timer, a delayed try, a lease that
 //! runs out) or when nothing has been heard for a while, so that an idle process asks next to nothing however many wait.
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::error::Result;
@@ -24,6 +24,17 @@ const SLACK: Duration = Duration::from_millis(20);
 /// A process's clock and the database's drift apart by less than this while a time is awaited.
 const GRACE: Duration = Duration::from_millis(1);
 
+/// How long before a wait began it may have been dismissed. A worker's decision to fetch without sessions is a moment older
+/// than its fetch, and the capacity may have become free in between.
+const DISMISSED_BEFORE: Duration = Duration::from_millis(10);
+
+/// Whether a wait ends without a result when it is dismissed.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Dismissal {
+    Heeded,
+    Ignored,
+}
+
 /// What will come, if nothing happens before.
 pub(crate) struct Next {
     pub(crate) after: Option<Duration>,
@@ -37,6 +48,8 @@ pub(crate) struct Bell<K> {
     leader: tokio::sync::Mutex<()>,
     state: Mutex<State>,
     earlier: Notify,
+    /// When the waits that heed it were last dismissed.
+    dismissed: watch::Sender<Option<Instant>>,
 }
 
 #[derive(Default)]
@@ -62,6 +75,7 @@ impl<K: Clone + PartialEq> Bell<K> {
             leader: tokio::sync::Mutex::default(),
             state: Mutex::new(state),
             earlier: Notify::new(),
+            dismissed: watch::Sender::new(None),
         }
     }
 
@@ -118,13 +132,29 @@ impl<K: Clone + PartialEq> Bell<K> {
         }
     }
 
-    /// Looks until something is found or the time is up. `next` asks the database what will come, and what came within the
+    /// Ends the waits that heed it: their callers could now ask for something else. One that has just begun looks once, and
+    /// ends then.
+    pub(crate) fn dismiss(&self) {
+        self.dismissed.send_replace(Some(Instant::now()));
+    }
+
+    /// Returns when a wait that began then is dismissed.
+    async fn dismissal(&self, dismissal: Dismissal, began: Instant) {
+        let mut dismissed = self.dismissed.subscribe();
+        let concerns = |at: &Option<Instant>| at.is_some_and(|at| at + DISMISSED_BEFORE > began);
+        if dismissal == Dismissal::Ignored || dismissed.wait_for(concerns).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Looks until something is found, the time is up or the wait is dismissed. `next` asks the database what will come, and what came within the
     /// given time.
     pub(crate) async fn wait<T, L, N>(
         &self,
         hub: &Hub,
         key: &K,
         until: Instant,
+        dismissal: Dismissal,
         mut look: impl FnMut() -> L + Send,
         next: impl Fn(Duration) -> N + Send + Sync,
     ) -> Result<Option<T>>
@@ -133,6 +163,8 @@ impl<K: Clone + PartialEq> Bell<K> {
         N: Future<Output = Result<Next>> + Send,
     {
         let class = self.class(key);
+        let dismissed = self.dismissal(dismissal, Instant::now());
+        tokio::pin!(dismissed);
         let mut clock_moved = hub.clock.watch();
         let _waiting = (until > Instant::now()).then(|| hub.wait());
         loop {
@@ -160,6 +192,7 @@ impl<K: Clone + PartialEq> Bell<K> {
                 () = woken => {}
                 result = self.lead(hub, looked, &next) => result?,
                 () = clock_moved.wait() => {}
+                () = &mut dismissed => return Ok(None),
                 () = tokio::time::sleep_until(until) => return Ok(None),
             }
         }
@@ -219,5 +252,25 @@ impl<K: Clone + PartialEq> Bell<K> {
             self.expect(after);
         }
         self.state().asked = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_dismissal_ends_waits_that_heed_it_and_those_that_begin_just_after_it() {
+        let bell = Bell::<()>::new();
+        let began = Instant::now();
+        let mut waiting = Box::pin(bell.dismissal(Dismissal::Heeded, began));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        bell.dismiss();
+        assert!(waiting.now_or_never().is_some());
+        assert!(bell.dismissal(Dismissal::Heeded, began + DISMISSED_BEFORE / 2).now_or_never().is_some());
+        assert!(bell.dismissal(Dismissal::Heeded, Instant::now() + DISMISSED_BEFORE).now_or_never().is_none());
+        assert!(bell.dismissal(Dismissal::Ignored, began).now_or_never().is_none());
     }
 }

@@ -207,6 +207,7 @@ statements! {
     TURN_FETCH = pair "turn/fetch";
     TURN_IMPORT = pair "turn/import";
     TURN_NEXT = pair "turn/next";
+    TURN_PARK = pair "turn/park";
     TURN_RENEW = both "turn/renew";
     USERS_CREATE = both "users/create";
     USERS_DELETE = both "users/delete";
@@ -214,7 +215,7 @@ statements! {
     USERS_DELETE_KEYS = both "users/delete_keys";
     USERS_GET = both "users/get";
     USERS_LIST = both "users/list";
-    WORK_ABANDON = both "work/abandon";
+    WORK_ABANDON = pair "work/abandon";
     WORK_ACK = pair "work/ack";
     WORK_ENQUEUE = pair "work/enqueue";
     WORK_FETCH = pair "work/fetch";
@@ -267,6 +268,10 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         include_str!("../sql/migrations/0005_placement.sqlite.sql"),
     ),
     (
+        6,
+        "orchestration_strays",
+        include_str!("../sql/migrations/0006_orchestration_strays.pg.sql"),
+        include_str!("../sql/migrations/0006_orchestration_strays.sqlite.sql"),
         8,
         "leases",
         include_str!("../sql/migrations/0008_leases.pg.sql"),

@@ -72,7 +72,14 @@ mod tests {
     use crate::types::{WorkFilter, WorkToken};
 
     fn work(id: i64) -> Work {
-        Work { token: WorkToken { id, token: 1 }, attempts: 1, item: String::new(), seen: None, took: Duration::ZERO }
+        Work {
+            token: WorkToken { id, token: 1, claimed: None },
+            attempts: 1,
+            item: String::new(),
+            in_session: false,
+            seen: None,
+            took: Duration::ZERO,
+        }
     }
 
     #[test]

@@ -10,6 +10,25 @@ use duroxide::providers::Provider;
 use tempfile::TempDir;
 use tenure_duroxide::TenureProvider;
 
+/// Runs every case on PostgreSQL and on SQLite, as one named test each.
+#[allow(unused_macros, reason = "not every test file has cases")]
+macro_rules! cases {
+    ($($case:ident)+) => {
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case($crate::support::Factory::new($crate::support::Backend::Postgres)).await;
+            })+
+        }
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case($crate::support::Factory::new($crate::support::Backend::Sqlite)).await;
+            })+
+        }
+    };
+}
+
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// The PostgreSQL server that `cargo xtask test` starts.

@@ -75,7 +75,7 @@ CREATE TABLE tenure_inbox (
     token      integer not null,
     nonce      integer,
     item       text not null
-)
+, stray_looks integer not null default 0)
 CREATE TABLE tenure_instance (
     id             text not null primary key,
     born           integer not null,

@@ -1,4 +1,5 @@
--- Only what this fetch tagged is touched: messages that became visible later keep their time and their count.
+-- Only what this fetch tagged is touched: messages that became visible later keep their time and their count. Messages that
+-- were parked until their instance's start came are so no longer.
 with clock as materialized (select {now} as now),
      freed as (
          update tenure.instance
@@ -8,9 +9,10 @@ with clock as materialized (select {now} as now),
      ),
      back as (
          update tenure.inbox m
-         set token      = 0,
-             visible_at = case when $4::bigint is null then m.visible_at else c.now + $4 end,
-             attempts   = greatest(0, m.attempts - $5::int)
+         set token       = 0,
+             visible_at  = case when $4::bigint is null then least(m.visible_at, c.now) else c.now + $4 end,
+             attempts    = greatest(0, m.attempts - $5::int),
+             stray_looks = 0
          from freed f
          cross join clock c
          where m.instance = f.id

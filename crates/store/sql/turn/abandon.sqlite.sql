@@ -1,8 +1,9 @@
 -- No writable CTEs: the messages first, then the lease that they hang on.
 update tenure.inbox
-set token      = 0,
-    visible_at = case when $4 is null then visible_at else {now} + $4 end,
-    attempts   = max(0, attempts - $5)
+set token       = 0,
+    visible_at  = case when $4 is null then min(visible_at, {now}) else {now} + $4 end,
+    attempts    = max(0, attempts - $5),
+    stray_looks = 0
 where instance = $2
   and visible_at <= {now} + 3600000000
   and token = $3

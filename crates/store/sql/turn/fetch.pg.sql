@@ -3,7 +3,8 @@
 -- The lateral look-up cannot be turned round: whatever the statistics say, no plan reads all instances. `skip locked`
 -- sends concurrent fetches to different instances. The lock returns the row as it is now, but everything else is read as it
 -- was when the statement began: an instance that had a whole turn in between (`turns`) is left for the next look, because
--- its history would be stale. What a caller knows must be there: after a fail-over it may be lost. Leases are not worth waiting for the disk: a crash only frees them.
+-- its history would be stale. While an instance has not been started, its parked messages (`stray_looks`) come with the others
+-- before their time, so that all of them are in the first turn. What a caller knows must be there: after a fail-over it may be lost. Leases are not worth waiting for the disk: a crash only frees them.
 -- The part tells what a row is: 0 an instance (with how many messages were looked at, and after which event its history
 -- begins), 1 a message, 2 an event, 3 a value.
 with clock as materialized (select {now} as now, set_config('synchronous_commit', 'off', true)),
@@ -32,7 +33,9 @@ with clock as materialized (select {now} as now, set_config('synchronous_commit'
          set token = $2 + f.born, attempts = m.attempts + 1
          from fresh f
          where m.instance = f.id
-           and m.visible_at <= (select now from clock)
+           -- One range of the index: no timer of a started instance is looked at.
+           and m.visible_at <= (select now from clock) + case when f.name is null then 3600000000 else 0 end
+           and (m.visible_at <= (select now from clock) or m.stray_looks > 0)
          returning m.instance, m.id, m.attempts, m.item
      ),
      leased as (

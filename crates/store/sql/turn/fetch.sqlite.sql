@@ -15,7 +15,9 @@ where id = (
 update tenure.inbox
 set token = $2, attempts = attempts + 1
 where instance = (select i.id from tenure.instance i where i.token = $2 and i.token <> 0)
-  and visible_at <= {now};
+  and visible_at <= {now} + (
+      select case when i.name is null then 3600000000 else 0 end from tenure.instance i where i.token = $2 and i.token <> 0)
+  and (visible_at <= {now} or stray_looks > 0);
 with leased as (
     select i.id, i.born, i.turns, i.execution, i.name, i.version
     from tenure.instance i
@@ -26,7 +28,8 @@ from leased l
 union all
 select 1, l.id, m.id, m.attempts, null, null, null, null, m.item, null
 from leased l
-join tenure.inbox m on m.instance = l.id and m.visible_at <= {now} and m.token = $2
+join tenure.inbox m on m.instance = l.id and m.token = $2
+                   and m.visible_at <= {now} + case when l.name is null then 3600000000 else 0 end
 union all
 select 2, l.id, h.id, null, null, null, null, null, h.data, null
 from leased l

@@ -1,7 +1,8 @@
 -- One complete act for as many fetches as wait: the first activities that are free, wanted (tags) and allowed (sessions)
 -- are locked and leased, and the session with them. An activity of a session that somebody else owns is passed over; when
 -- two claim a new session at once, the second finds it taken and looks again. Sessions are claimed one at a time: with an
--- owner the limit is 1. With each comes which turn its instance has seen. Leases are not worth waiting for the disk: a crash only frees them.
+-- owner the limit is 1. With each comes which turn its instance has seen, and when this fetch claimed its session, if the
+-- owner did not hold it before. Leases are not worth waiting for the disk: a crash only frees them.
 with clock as materialized (select {now} as now, set_config('synchronous_commit', 'off', true)),
      ready as materialized (
          select w.due_at, w.id, w.session
@@ -44,7 +45,7 @@ with clock as materialized (select {now} as now, set_config('synchronous_commit'
          on conflict (id) do update
          set owner = excluded.owner, leased_until = excluded.leased_until, active_at = excluded.active_at
          where s.owner = excluded.owner or s.leased_until <= excluded.active_at
-         returning s.id
+         returning s.id, s.active_at
      ),
      leased as (
          update tenure.work w
@@ -53,12 +54,17 @@ with clock as materialized (select {now} as now, set_config('synchronous_commit'
          where w.due_at = f.due_at
            and w.id = f.id
            and (f.session is null or exists (select 1 from claimed))
-         returning w.id, w.token, w.attempts, w.item, w.instance
+         returning w.id, w.token, w.attempts, w.item, w.instance, w.session
      )
 select l.id, l.token, l.attempts, l.item, i.born, i.turns, (select count(*) from first) as found,
-       exists (select 1 from tenure.work w where w.session is not null) as sessions
+       exists (select 1 from tenure.work w where w.session is not null) as sessions, l.session is not null as in_session,
+       (select x.active_at from claimed x
+        where not exists (
+            select 1 from tenure.session s
+            where s.id = x.id and s.owner = $4 and s.leased_until > (select now from clock))) as claimed
 from leased l
 left join lateral (select x.born, x.turns from tenure.instance x where x.id = l.instance offset 0) i on true
 union all
-select null, null, null, null, null, null, (select count(*) from first), exists (select 1 from tenure.work w where w.session is not null)
+select null, null, null, null, null, null, (select count(*) from first), exists (select 1 from tenure.work w where w.session is not null),
+       false, null
 where not exists (select 1 from leased)

@@ -295,6 +295,16 @@ cases! { $
         the_next_activity_comes_with_the_end_of_the_last
         cancelled_activities_are_gone_and_their_holders_learn_it
         a_session_stays_with_its_owner_while_its_lease_lasts
+        an_uncounted_abandon_releases_a_session_that_its_fetch_claimed
+        a_session_that_was_used_since_its_claim_stays_with_its_owner
+        an_abandon_that_counts_keeps_the_session
+        a_fetch_without_sessions_ends_when_there_is_capacity_for_sessions
+        a_fetch_without_sessions_goes_on_while_the_capacity_is_used
+        messages_from_before_the_start_come_with_it_in_order
+        a_childs_start_brings_the_messages_that_came_before_it
+        a_message_without_a_start_is_dropped_after_its_own_looks
+        a_message_that_comes_later_uses_up_no_look_of_an_earlier_one
+        a_message_after_a_dropped_turn_wakes_a_waiting_fetch
         deleting_an_instance_takes_everything_and_stops_its_turn;
     random:
         random_operations_agree_with_the_model;

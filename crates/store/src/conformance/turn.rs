@@ -246,6 +246,188 @@ pub async fn a_session_stays_with_its_owner_while_its_lease_lasts(h: &Harness) {
     assert_eq!(h.store.session_prune().await.unwrap(), 0);
 }
 
+/// A wait that a result ends; no case waits so long.
+const LONG: Duration = Duration::from_secs(20);
+/// How soon something that was announced is found. Without an announcement a wait looks after three seconds at the earliest.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+pub async fn an_uncounted_abandon_releases_a_session_that_its_fetch_claimed(h: &Harness) {
+    for id in 1..=2 {
+        h.store.work_enqueue(work(id, Some("s")), id).await.unwrap();
+    }
+    let claimed = fetch_work(&h.store, Some("a")).await.unwrap();
+    assert_eq!((claimed.in_session, claimed.token.claimed), (true, h.clock.fixed_now()));
+    assert!(h.store.work_abandon(claimed.token, None, true).await.unwrap());
+    let other = fetch_work(&h.store, Some("b")).await.expect("the session is free");
+    assert_eq!((other.item.as_str(), other.attempts), ("work 1", 1));
+    // The owner has done something in the session since it claimed it: another activity is leased, or was.
+    let held = fetch_work(&h.store, Some("b")).await.unwrap();
+    assert_eq!((held.in_session, held.token.claimed), (true, None));
+    assert!(h.store.work_abandon(other.token, None, true).await.unwrap());
+    assert!(fetch_work(&h.store, Some("a")).await.is_none());
+    assert!(h.store.work_ack(held.token, None, None).await.unwrap());
+    let held = fetch_work(&h.store, Some("b")).await.unwrap();
+    assert!(h.store.work_abandon(held.token, None, true).await.unwrap());
+    assert!(fetch_work(&h.store, Some("a")).await.is_none());
+}
+
+pub async fn a_session_that_was_used_since_its_claim_stays_with_its_owner(h: &Harness) {
+    for id in 1..=2 {
+        h.store.work_enqueue(work(id, Some("s")), id).await.unwrap();
+    }
+    let claimed = fetch_work(&h.store, Some("a")).await.unwrap();
+    h.advance(1);
+    let used = fetch_work(&h.store, Some("a")).await.unwrap();
+    assert!(h.store.work_ack(used.token, None, None).await.unwrap());
+    assert!(h.store.work_abandon(claimed.token, None, true).await.unwrap());
+    assert!(fetch_work(&h.store, Some("b")).await.is_none());
+}
+
+pub async fn an_abandon_that_counts_keeps_the_session(h: &Harness) {
+    h.store.work_enqueue(work(1, Some("s")), 1).await.unwrap();
+    let claimed = fetch_work(&h.store, Some("a")).await.unwrap();
+    assert!(h.store.work_abandon(claimed.token, None, false).await.unwrap());
+    assert!(fetch_work(&h.store, Some("b")).await.is_none());
+    assert_eq!(fetch_work(&h.store, Some("a")).await.unwrap().attempts, 2);
+}
+
+/// Starts a fetch without sessions that waits, as a runtime does that has no capacity for sessions.
+async fn without_sessions(h: &Harness, filter: WorkFilter) -> tokio::task::JoinHandle<(Option<Work>, Duration)> {
+    let (store, claim) = (h.store.clone(), WorkClaim { wait: LONG, filter, ..claim(None) });
+    // A fetch that begins within 10 ms of an announcement of capacity ends as well.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut task = tokio::spawn(async move {
+        let began = std::time::Instant::now();
+        (store.work_fetch(&claim).await.unwrap(), began.elapsed())
+    });
+    let early = tokio::time::timeout(Duration::from_millis(100), &mut task).await;
+    assert!(early.is_err(), "there was nothing to find");
+    task
+}
+
+pub async fn a_fetch_without_sessions_ends_when_there_is_capacity_for_sessions(h: &Harness) {
+    h.store.work_enqueue(work(1, Some("s")), 1).await.unwrap();
+    h.store.work_enqueue(work(2, Some("s")), 2).await.unwrap();
+    let first = fetch_work(&h.store, Some("b")).await.unwrap();
+    assert!(h.store.work_ack(first.token, None, None).await.unwrap());
+    // The owner of the session sleeps in a fetch without sessions while another one finds nothing that it may take.
+    let waiting = without_sessions(h, claim(None).filter).await;
+    assert!(fetch_work(&h.store, Some("a")).await.is_none());
+    let (found, took) = waiting.await.unwrap();
+    assert!(found.is_none() && took < AT_ONCE, "{found:?} after {took:?}");
+    assert_eq!(fetch_work(&h.store, Some("b")).await.unwrap().item, "work 2");
+    // The capacity is free as well when the other one takes an activity that has no session.
+    let waiting = without_sessions(h, WorkFilter { tags: vec!["other".to_owned()], ..WorkFilter::default() }).await;
+    h.store.work_enqueue(work(3, None), 3).await.unwrap();
+    assert_eq!(fetch_work(&h.store, Some("a")).await.unwrap().item, "work 3");
+    let (found, took) = waiting.await.unwrap();
+    assert!(found.is_none() && took < AT_ONCE, "{found:?} after {took:?}");
+}
+
+pub async fn a_fetch_without_sessions_goes_on_while_the_capacity_is_used(h: &Harness) {
+    let mut waiting = without_sessions(h, claim(None).filter).await;
+    h.store.work_enqueue(work(1, Some("s")), 1).await.unwrap();
+    assert!(fetch_work(&h.store, Some("a")).await.is_some(), "this one uses the capacity");
+    assert!(tokio::time::timeout(Duration::from_millis(100), &mut waiting).await.is_err());
+    h.store.work_enqueue(work(2, None), 2).await.unwrap();
+    assert_eq!(waiting.await.unwrap().0.unwrap().item, "work 2");
+}
+
+pub async fn messages_from_before_the_start_come_with_it_in_order(h: &Harness) {
+    send(&h.store, "i", "cancel").await;
+    assert_eq!(h.store.turn_park(&fetch(&h.store).await.unwrap().token).await.unwrap(), 0);
+    assert!(fetch(&h.store).await.is_none(), "the message waits for the start, out of the way");
+    send(&h.store, "i", "event").await;
+    let look = fetch(&h.store).await.unwrap();
+    assert_eq!(items(&look), [("cancel", 1), ("event", 1)]);
+    // The start arrives while another process looks for it.
+    send(&h.store, "i", "start").await;
+    assert_eq!(h.store.turn_park(&look.token).await.unwrap(), 0);
+    let turn = fetch(&h.store).await.expect("the start is there at once");
+    assert_eq!(items(&turn), [("cancel", 1), ("event", 1), ("start", 1)]);
+    assert!(h.store.turn_abandon(&turn.token, None, false).await.unwrap());
+    let turn = fetch(&h.store).await.unwrap();
+    assert_eq!(items(&turn), [("cancel", 2), ("event", 2), ("start", 2)], "all are there again at once");
+    assert!(h.store.turn_abandon(&turn.token, Some(Duration::from_secs(5)), false).await.unwrap());
+    send(&h.store, "i", "late").await;
+    let late = fetch(&h.store).await.unwrap();
+    assert_eq!(items(&late), [("late", 1)], "they are parked no longer");
+    assert_eq!(h.store.turn_park(&late.token).await.unwrap(), 0);
+    h.advance(5_000);
+    let turn = fetch(&h.store).await.unwrap();
+    assert_eq!(items(&turn), [("cancel", 3), ("event", 3), ("start", 3), ("late", 1)]);
+    assert!(matches!(h.store.turn_ack(&turn.token, named()).await.unwrap(), Acked::Done { .. }));
+    h.advance(60_000);
+    assert!(fetch(&h.store).await.is_none(), "the first turn has consumed all of them");
+}
+
+pub async fn a_childs_start_brings_the_messages_that_came_before_it(h: &Harness) {
+    send(&h.store, "child", "cancel").await;
+    h.store.turn_park(&fetch(&h.store).await.unwrap().token).await.unwrap();
+    send(&h.store, "parent", "start").await;
+    let parent = fetch(&h.store).await.unwrap();
+    let start = NewTurnMessage { instance: "child".to_owned(), visible_at: None, item: "start".to_owned() };
+    h.store.turn_ack(&parent.token, TurnAck { messages: vec![start], ..named() }).await.unwrap();
+    assert_eq!(items(&fetch(&h.store).await.unwrap()), [("cancel", 1), ("start", 1)]);
+}
+
+pub async fn a_message_without_a_start_is_dropped_after_its_own_looks(h: &Harness) {
+    send(&h.store, "i", "old").await;
+    // Looks after 1, 2, 4, ... and at most 60 seconds, none of which counts as an attempt.
+    for look in 0..16 {
+        let turn = fetch(&h.store).await.unwrap();
+        assert_eq!(items(&turn), [("old", 1)]);
+        assert_eq!(h.store.turn_park(&turn.token).await.unwrap(), 0);
+        let delay = (1u64 << look).min(60) * 1000;
+        h.advance(delay - 1);
+        assert!(fetch(&h.store).await.is_none());
+        if look < 15 {
+            h.advance(1);
+        }
+    }
+    // Messages that came later are not dropped with it.
+    for _ in 0..3 {
+        send(&h.store, "i", "new").await;
+        let turn = fetch(&h.store).await.unwrap();
+        assert_eq!(items(&turn)[0], ("old", 1));
+        assert_eq!(h.store.turn_park(&turn.token).await.unwrap(), 0);
+    }
+    h.advance(1);
+    let turn = fetch(&h.store).await.unwrap();
+    assert_eq!(h.store.turn_park(&turn.token).await.unwrap(), 1);
+    h.advance(1_000);
+    assert_eq!(items(&fetch(&h.store).await.unwrap()), [("new", 1); 3]);
+}
+
+pub async fn a_message_that_comes_later_uses_up_no_look_of_an_earlier_one(h: &Harness) {
+    for _ in 0..20 {
+        send(&h.store, "i", "event").await;
+        let turn = fetch(&h.store).await.unwrap();
+        assert_eq!(h.store.turn_park(&turn.token).await.unwrap(), 0);
+    }
+    for seconds in [1, 2, 4] {
+        h.advance(seconds * 1000);
+        let turn = fetch(&h.store).await.unwrap();
+        assert_eq!(items(&turn), [("event", 1); 20]);
+        assert_eq!(h.store.turn_park(&turn.token).await.unwrap(), 0);
+    }
+}
+
+pub async fn a_message_after_a_dropped_turn_wakes_a_waiting_fetch(h: &Harness) {
+    send(&h.store, "i", "queue message").await;
+    let turn = fetch(&h.store).await.unwrap();
+    let store = h.store.clone();
+    let claim = TurnClaim { lease: LEASE, wait: LONG, ..TurnClaim::default() };
+    h.store.turn_drop(&turn.token).await.unwrap();
+    let waiting = tokio::spawn(async move { store.turn_fetch(&claim, Vec::new).await.unwrap() });
+    // Long enough for the wait to have looked, and to have asked what will come.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let began = std::time::Instant::now();
+    send(&h.store, "i", "start").await;
+    assert_eq!(items(&waiting.await.unwrap().unwrap()), [("start", 1)]);
+    assert!(began.elapsed() < AT_ONCE, "found after {:?}", began.elapsed());
+}
+
 pub async fn deleting_an_instance_takes_everything_and_stops_its_turn(h: &Harness) {
     send(&h.store, "i", "start").await;
     let turn = fetch(&h.store).await.unwrap();

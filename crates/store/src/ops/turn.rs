@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rand::Rng as _;
 use tokio::sync::oneshot;
 
-use crate::bell::Next;
+use crate::bell::{Dismissal, Next};
 use crate::clock::micros;
 use crate::combine::Flush;
 use crate::db::{Conn, List, decode};
@@ -19,7 +19,9 @@ use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::check_text;
 use crate::ops::queue::check_duration;
 use crate::receipt::Receipt;
-use crate::sql::{Statement, TURN_ABANDON, TURN_ACK, TURN_DROP, TURN_ENQUEUE, TURN_FETCH, TURN_NEXT, TURN_RENEW};
+use crate::sql::{
+    Statement, TURN_ABANDON, TURN_ACK, TURN_DROP, TURN_ENQUEUE, TURN_FETCH, TURN_NEXT, TURN_PARK, TURN_RENEW,
+};
 use crate::store::{Shared, Store, after};
 use crate::types::{
     Acked, HistoryEvent, KeptValue, Known, NewTurnMessage, NewWork, Turn, TurnAck, TurnClaim, TurnMessage, TurnToken,
@@ -31,6 +33,13 @@ use crate::value::{Column, Row, Value};
 const INSTANCE: i64 = 0;
 const MESSAGE: i64 = 1;
 pub(crate) const EVENT: i64 = 2;
+
+/// How soon a parked message is looked at again: after its first look, and at most. An acknowledgement finds the messages of
+/// its turn up to an hour ahead, so it must stay far below that.
+const STRAY_FIRST: Duration = Duration::from_secs(1);
+const STRAY_MOST: Duration = Duration::from_secs(60);
+/// How often a parked message is looked at before it is dropped: about eleven minutes.
+const STRAY_LOOKS: i64 = 16;
 
 /// A fetch that looks; those that look at the same time share a statement.
 #[derive(Clone)]
@@ -88,7 +97,7 @@ impl Store {
             Receipt::new(answer, back).wait().await
         };
         let next = |since| self.shared().next(TURN_NEXT, since);
-        hub.turns.wait(hub, &claim.pinned, after(claim.wait), look, next).await
+        hub.turns.wait(hub, &claim.pinned, after(claim.wait), Dismissal::Ignored, look, next).await
     }
 
     /// Ends a turn: everything in `ack` is committed, its messages are gone, the instance is free.
@@ -125,7 +134,38 @@ impl Store {
     /// Ends a turn by dropping its messages.
     pub async fn turn_drop(&self, token: &TurnToken) -> Result<()> {
         let params = [token.instance.as_str().into(), Value::Int(token.token)];
-        self.db().write(move |conn| Box::pin(async move { conn.query(TURN_DROP, &params).await.map(drop) })).await
+        self.db().write(move |conn| Box::pin(async move { conn.query(TURN_DROP, &params).await.map(drop) })).await?;
+        // Without this a start that follows was not announced while the dropped turn's lease would have lasted: 2.6 s.
+        self.shared().hub.turn_ends(&token.instance, false);
+        Ok(())
+    }
+
+    /// Ends a turn of an instance that has not been started: its messages wait for the start, and come with it in the first
+    /// turn. The fetch does not count as an attempt. Returns how many messages were dropped because no start came for too
+    /// long.
+    pub async fn turn_park(&self, token: &TurnToken) -> Result<usize> {
+        let params = [
+            self.clock().value(),
+            token.instance.as_str().into(),
+            Value::Int(token.token),
+            Value::Int(micros(STRAY_FIRST)),
+            Value::Int(micros(STRAY_MOST)),
+            Value::Int(STRAY_LOOKS),
+        ];
+        let act = self.db().write(move |conn| {
+            Box::pin(async move {
+                let rows = conn.query(TURN_PARK, &params).await?;
+                let mut row = rows[0].fields(TURN_PARK.name);
+                Ok((row.int()?, row.int_or_null()?, row.bool()?))
+            })
+        });
+        let (dropped, next, more) = act.await?;
+        let hub = &self.shared().hub;
+        hub.turn_ends(&token.instance, more);
+        if let Some(next) = next {
+            hub.turn_later(Duration::from_micros(next.max(0).unsigned_abs()));
+        }
+        Ok(usize::try_from(dropped).unwrap_or(usize::MAX))
     }
 
     /// Keeps a turn's lease until `lease` from now. Whether it was still there.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use crate::bell::Dismissal;
 use crate::clock::micros;
 use crate::combine::Flush;
 use crate::db::{Conn, decode};
@@ -69,25 +70,39 @@ impl Store {
         }
         let hub = &self.shared().hub;
         let class = (claim.filter.clone(), claim.session.is_some());
-        let look = || async {
-            if let Some(work) = self.shared().stock.take(claim) {
-                return Ok(Some(work));
-            }
-            let (reply, answer) = oneshot::channel();
-            // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
-            let (shared, looks) = (self.shared().clone(), self.combiners().work_looks.clone());
-            let look = claim.clone();
-            tokio::spawn(async move {
-                let looked = looks.call(vec![look], 0).await.map(|mut work| work.pop().flatten());
-                if let Err(Ok(Some(work))) = reply.send(looked) {
-                    shared.give_work_back(work.token);
+        // A runtime whose sessions are all in use fetches without sessions, and asks for them again only with its next fetch.
+        let dismissal = if claim.session.is_some() { Dismissal::Ignored } else { Dismissal::Heeded };
+        let mut first = claim.session.is_some();
+        let look = || {
+            let announces = std::mem::take(&mut first);
+            async move {
+                let found = self.look_for_work(claim).await?;
+                if announces && !found.as_ref().is_some_and(|work| work.in_session) {
+                    hub.work.dismiss();
                 }
-            });
-            let back = |work: Option<Work>| work.into_iter().for_each(|work| self.shared().give_work_back(work.token));
-            Receipt::new(answer, back).wait().await
+                Ok(found)
+            }
         };
         let next = |since| self.shared().next(WORK_NEXT, since);
-        hub.work.wait(hub, &class, after(claim.wait), look, next).await
+        hub.work.wait(hub, &class, after(claim.wait), dismissal, look, next).await
+    }
+
+    async fn look_for_work(&self, claim: &WorkClaim) -> Result<Option<Work>> {
+        if let Some(work) = self.shared().stock.take(claim) {
+            return Ok(Some(work));
+        }
+        let (reply, answer) = oneshot::channel();
+        // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
+        let (shared, looks) = (self.shared().clone(), self.combiners().work_looks.clone());
+        let look = claim.clone();
+        tokio::spawn(async move {
+            let looked = looks.call(vec![look], 0).await.map(|mut work| work.pop().flatten());
+            if let Err(Ok(Some(work))) = reply.send(looked) {
+                shared.give_work_back(work.token);
+            }
+        });
+        let back = |work: Option<Work>| work.into_iter().for_each(|work| self.shared().give_work_back(work.token));
+        Receipt::new(answer, back).wait().await
     }
 
     /// Ends an activity; with a completion, which is an instance and what to tell it. Whether the lease was still there.
@@ -104,8 +119,8 @@ impl Store {
         Ok(self.combiners().work_acks.call(vec![ended], bytes).await?[0])
     }
 
-    /// Gives an activity back: it can be fetched again, at once or after `delay`, and this fetch counts or not. Whether the
-    /// lease was still there.
+    /// Gives an activity back: it can be fetched again, at once or after `delay`, and this fetch counts or not. A fetch that
+    /// does not count gives its session back too, if it claimed it. Whether the lease was still there.
     pub async fn work_abandon(&self, token: WorkToken, delay: Option<Duration>, uncount: bool) -> Result<bool> {
         self.shared().abandon_work(token, delay, uncount).await
     }
@@ -157,8 +172,14 @@ impl Shared {
             Value::Int(token.token),
             Value::Int(micros(delay.unwrap_or_default())),
             Value::Bool(uncount),
+            token.claimed.filter(|_| uncount).into(),
         ];
-        let act = self.hub.db.write(move |conn| Box::pin(async move { conn.execute(WORK_ABANDON, &params).await }));
+        let act = self.hub.db.write(move |conn| {
+            Box::pin(async move {
+                let rows = conn.query(WORK_ABANDON, &params).await?;
+                rows.first().map_or(Ok(0), |row| row.fields(WORK_ABANDON.name).int())
+            })
+        });
         let done = act.await? > 0;
         if done {
             self.hub.work_in(delay.unwrap_or_default());
@@ -253,11 +274,13 @@ async fn take_work(conn: &mut Conn<'_>, clock: Value, claim: &WorkClaim, count: 
             let (attempts, item) = (row.int_or_null()?, row.text_or_null()?);
             let seen = row.int_or_null()?.zip(row.int_or_null()?);
             (found, sessions) = (row.int()?, row.bool()?);
-            let token = id.zip(token).map(|(id, token)| WorkToken { id, token });
+            let (in_session, claimed) = (row.bool()?, row.int_or_null()?);
+            let token = id.zip(token).map(|(id, token)| WorkToken { id, token, claimed });
             Ok(token.zip(item).map(|(token, item)| Work {
                 token,
                 attempts: attempts.unwrap_or(0),
                 item,
+                in_session,
                 seen,
                 took: began.elapsed(),
             }))
@@ -320,10 +343,10 @@ fn read_ended(rows: &[Row], began: Instant) -> Result<(Vec<usize>, Vec<Work>)> {
         match token.zip(attempts).filter(|_| part == 1) {
             None => done.push(usize::try_from(id).unwrap_or(usize::MAX)),
             Some((token, attempts)) => {
-                let token = WorkToken { id, token };
+                let token = WorkToken { id, token, claimed: None };
                 let item = row.text()?;
                 let seen = row.int_or_null()?.zip(row.int_or_null()?);
-                next.push(Work { token, attempts, item, seen, took: began.elapsed() });
+                next.push(Work { token, attempts, item, in_session: false, seen, took: began.elapsed() });
             }
         }
         Ok(())

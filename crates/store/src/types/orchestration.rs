@@ -240,6 +240,8 @@ pub struct WorkToken {
     pub id: i64,
     /// Proves that the lease is still yours.
     pub token: i64,
+    /// When the fetch of the activity claimed its session; none: it has no session, or its owner held it before.
+    pub claimed: Option<Micros>,
 }
 
 /// A leased activity.
@@ -251,6 +253,8 @@ pub struct Work {
     pub attempts: i64,
     /// What is to be done.
     pub item: String,
+    /// Whether it belongs to a session.
+    pub in_session: bool,
     /// The incarnation of its instance, and how many turns that had had when the activity was leased.
     pub seen: Option<(i64, i64)>,
     /// How long the look that found it took.
