@@ -37,36 +37,86 @@ impl Cluster {
     /// Makes the data and starts the server; installs PostgreSQL when it is missing.
     pub fn start(durability: Durability) -> Result<Self> {
         let bin = binaries()?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tenure-pg-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
-        if is_root() {
-            succeed(Command::new("chown").arg("postgres:").arg(&folder))?;
-        }
+        let folder = new_folder()?;
         let data = folder.join("data");
         let mut initdb = as_postgres(&bin.join("initdb"));
         initdb.args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"]).arg(&data);
         succeed(initdb.stdout(Stdio::null()))?;
         // One user that needs a password, for the test of wrong ones.
-        let access =
-            "host all locked 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\nlocal all all trust\n";
+        let access = "host all locked 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n\
+             host replication all 127.0.0.1/32 trust\nlocal all all trust\n";
         std::fs::write(data.join("pg_hba.conf"), access)?;
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut settings = vec![
-            format!("port={port}"),
-            "listen_addresses=127.0.0.1".to_owned(),
-            format!("unix_socket_directories={}", folder.display()),
-            "max_connections=300".to_owned(),
-        ];
+        let port = free_port()?;
+        let mut settings = settings(&folder, port);
         match durability {
             Durability::None => settings.push("fsync=off".to_owned()),
             Durability::Full => settings.extend(["shared_buffers=1GB", "max_wal_size=4GB"].map(str::to_owned)),
         }
+        Cluster::serve(&bin, folder, settings, port)
+    }
+
+    fn serve(bin: &Path, folder: PathBuf, settings: Vec<String>, port: u16) -> Result<Self> {
         let dsn = format!("postgres://postgres@127.0.0.1:{port}/postgres");
-        let server = serve(&bin, &folder, &settings)?;
+        let server = serve(bin, &folder, &settings)?;
         let mut cluster = Cluster { server, folder, settings, port, dsn };
-        cluster.wait(&bin, port)?;
+        cluster.wait(bin, port)?;
         Ok(cluster)
+    }
+
+    /// Starts a standby of this server. From then on every commit here waits until the standby has it too.
+    pub fn start_standby(&self) -> Result<Self> {
+        let bin = binaries()?;
+        let folder = new_folder()?;
+        let mut backup = as_postgres(&bin.join("pg_basebackup"));
+        backup.args([
+            "-U",
+            "postgres",
+            "-h",
+            "127.0.0.1",
+            "-p",
+            &self.port.to_string(),
+            "-R",
+            "--no-sync",
+            "-c",
+            "fast",
+        ]);
+        backup.args(["-X", "stream", "-d", "application_name=standby", "-D"]).arg(folder.join("data"));
+        succeed(backup.stdout(Stdio::null()))?;
+        let port = free_port()?;
+        let mut settings = settings(&folder, port);
+        settings.extend(self.settings.iter().filter(|setting| setting.starts_with("fsync=")).cloned());
+        let standby = Cluster::serve(&bin, folder, settings, port)?;
+        self.ask("alter system set synchronous_standby_names = 'standby'")?;
+        self.ask("select pg_reload_conf()")?;
+        let started = Instant::now();
+        while self.ask("select count(*) from pg_stat_replication where sync_state = 'sync'")? != "1" {
+            if started.elapsed() > Duration::from_secs(30) {
+                return Err("the standby did not become synchronous within 30 seconds".into());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(standby)
+    }
+
+    /// Makes a standby a server of its own that takes writes.
+    pub fn promote(&self) -> Result<()> {
+        // What it inherited from its primary: it would wait for a standby that it does not have.
+        self.ask("select pg_promote()")?;
+        self.ask("alter system reset synchronous_standby_names")?;
+        self.ask("select pg_reload_conf()").map(drop)
+    }
+
+    /// Stops the server and all its processes with SIGSTOP: it still accepts TCP connections, and answers nothing.
+    pub fn freeze(&self) -> Result<()> {
+        // The server first: it would start new processes meanwhile.
+        signal("-STOP", &[self.server.id()])?;
+        signal("-STOP", &children(self.server.id())?)
+    }
+
+    /// Ends [`freeze`](Cluster::freeze).
+    pub fn thaw(&self) -> Result<()> {
+        signal("-CONT", &children(self.server.id())?)?;
+        signal("-CONT", &[self.server.id()])
     }
 
     /// Ends the server at once, as a crash would, and starts it again on the same data and port.
@@ -80,6 +130,8 @@ impl Cluster {
 
     /// SIGQUIT: at once, without saving anything. The server's own children end with it.
     fn quit(&mut self) {
+        // A stopped process ends only after it was continued.
+        self.thaw().ok();
         let pid = self.server.id().to_string();
         if Command::new("kill").args(["-QUIT", &pid]).status().is_err() {
             self.server.kill().ok();
@@ -132,6 +184,44 @@ impl Drop for Cluster {
         self.quit();
         std::fs::remove_dir_all(&self.folder).ok();
     }
+}
+
+fn new_folder() -> Result<PathBuf> {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("tenure-pg-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    if is_root() {
+        succeed(Command::new("chown").arg("postgres:").arg(&folder))?;
+    }
+    Ok(folder)
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+fn settings(folder: &Path, port: u16) -> Vec<String> {
+    vec![
+        format!("port={port}"),
+        "listen_addresses=127.0.0.1".to_owned(),
+        format!("unix_socket_directories={}", folder.display()),
+        "max_connections=300".to_owned(),
+    ]
+}
+
+/// The processes that a process has started.
+fn children(parent: u32) -> Result<Vec<u32>> {
+    let output = Command::new("ps").args(["-o", "pid=", "--ppid", &parent.to_string()]).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>()?)
+}
+
+fn signal(signal: &str, pids: &[u32]) -> Result<()> {
+    for pid in pids {
+        // A process that ended meanwhile needs no signal.
+        Command::new("kill").args([signal, &pid.to_string()]).stderr(Stdio::null()).status()?;
+    }
+    Ok(())
 }
 
 fn serve(bin: &Path, folder: &Path, settings: &[String]) -> Result<Child> {

@@ -2,16 +2,19 @@
 //!
 //! Invariants: no timer, a flush starts as soon as a flusher is free and takes whatever has gathered; memory is bounded
 //! in rows, bytes and waiting callers, and a full combiner pushes back; every caller is answered after the commit that
-//! holds its items; a caller that goes away harms nobody; one bad item fails its own caller and not its neighbours.
+//! holds its items; a caller that goes away harms nobody; one bad item fails its own caller and not its neighbours; a flush
+//! that panics fails its callers and nothing else; a flush all of whose callers have gone is given up.
 
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, panicked};
 
 /// What a combiner may hold.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +82,7 @@ where
         if queued.alone {
             // Nobody to merge with: two hops between tasks saved are a quarter of a lone caller's time. Should this
             // caller go away, only its own items are affected.
-            return (self.flush)(Arc::new(items)).await;
+            return carry_out(&self.flush, Arc::new(items)).await;
         }
         let closed = || Error::new(Kind::Closed, "the store was closed");
         let rows = u32::try_from(items.len()).unwrap_or(u32::MAX).min(self.limits.rows);
@@ -157,7 +160,12 @@ where
         ranges.push(start..merged.len());
     }
     let merged = Arc::new(merged);
-    match flush(merged.clone()).await {
+    let flushed = tokio::select! {
+        biased;
+        flushed = carry_out(flush, merged.clone()) => flushed,
+        () = all_gone(&mut jobs) => return,
+    };
+    match flushed {
         Ok(answers) => {
             let mut answers = answers.into_iter();
             for (job, range) in jobs.into_iter().zip(ranges) {
@@ -167,7 +175,7 @@ where
         // The batch was refused, not the database: find out whose item it was by asking for each caller alone.
         Err(error) if jobs.len() > 1 && !error.is_retryable() && !error.is_ambiguous() => {
             for (job, range) in jobs.into_iter().zip(ranges) {
-                let result = flush(Arc::new(merged[range].to_vec())).await;
+                let result = carry_out(flush, Arc::new(merged[range].to_vec())).await;
                 answer(job, result);
             }
         }
@@ -179,6 +187,20 @@ where
     }
 }
 
+/// Runs a flush. If it panics, it may have been committed before.
+async fn carry_out<Q, A>(flush: &Flush<Q, A>, items: Arc<Vec<Q>>) -> Result<Vec<A>> {
+    let flushed = AssertUnwindSafe(async { flush(items).await }).catch_unwind().await;
+    flushed.unwrap_or_else(|_| Err(panicked().ambiguous()))
+}
+
+/// Waits until no caller waits any more. Without this a batch that waits for SQLite's write lock would be carried out
+/// long after its callers were told that it was not.
+async fn all_gone<Q, A>(jobs: &mut [Job<Q, A>]) {
+    for job in jobs {
+        job.reply.closed().await;
+    }
+}
+
 fn answer<Q, A>(job: Job<Q, A>, result: Result<Vec<A>>) {
     // A caller that went away does not need its answer.
     drop(job.reply.send(result));
@@ -186,8 +208,6 @@ fn answer<Q, A>(job: Job<Q, A>, result: Result<Vec<A>>) {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
-
     use super::*;
 
     const LIMITS: Limits = Limits { rows: 100, kib: 64, callers: 64, flush: 100, flushers: 1 };
@@ -260,5 +280,65 @@ mod tests {
         assert!(gone.as_mut().now_or_never().is_none());
         drop(gone);
         assert_eq!(combiner.call(vec![2], 1).await.unwrap(), [4]);
+    }
+
+    #[tokio::test]
+    async fn panic_in_a_flush_fails_its_callers_and_the_flusher_goes_on() {
+        let flush: Flush<i64, i64> = Arc::new(|items| {
+            Box::pin(async move {
+                tokio::task::yield_now().await;
+                assert!(!items.contains(&13), "injected");
+                Ok(items.to_vec())
+            })
+        });
+        let combiner = Combiner::start(LIMITS, &flush);
+        // The first runs in its own call, the others in the flusher.
+        for error in futures_util::future::join_all([13, 13, 13].map(|item| combiner.call(vec![item], 1))).await {
+            let error = error.unwrap_err();
+            assert_eq!((error.kind(), error.is_ambiguous()), (Kind::Database, true));
+        }
+        let calls = [1, 2, 3].map(|item| combiner.call(vec![item], 1));
+        for (n, answer) in futures_util::future::join_all(calls).await.into_iter().enumerate() {
+            assert_eq!(answer.unwrap(), [n as i64 + 1]);
+        }
+    }
+
+    #[tokio::test]
+    async fn flush_is_given_up_when_its_last_caller_leaves() {
+        let held = Arc::new(());
+        let flush: Flush<i64, i64> = Arc::new({
+            let held = held.clone();
+            move |items| {
+                let held = held.clone();
+                Box::pin(async move {
+                    if items.contains(&0) {
+                        std::future::pending::<()>().await;
+                    }
+                    drop(held);
+                    Ok(items.to_vec())
+                })
+            }
+        });
+        let combiner = Combiner::start(LIMITS, &flush);
+        drop(flush);
+        let idle = Arc::strong_count(&held);
+        let mut alone = Box::pin(combiner.call(vec![0], 1));
+        assert!(alone.as_mut().now_or_never().is_none());
+        let mut first = Box::pin(combiner.call(vec![0], 1));
+        let mut second = Box::pin(combiner.call(vec![0], 1));
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        while Arc::strong_count(&held) < idle + 2 {
+            tokio::task::yield_now().await;
+        }
+        drop(first);
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(Arc::strong_count(&held), idle + 2, "one of two callers left");
+        drop(second);
+        while Arc::strong_count(&held) > idle + 1 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(combiner.call(vec![1], 1).await.unwrap(), [1]);
     }
 }

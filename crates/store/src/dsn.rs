@@ -1,5 +1,6 @@
 //! Reads connection strings. Nothing here connects, and no error repeats a password or a token.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,6 +9,16 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use crate::error::{Error, Kind, Result};
+
+/// How long a host may take until it has accepted a connection and its user.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long sent bytes may stay unacknowledged by the other machine. The operating system's own limit is 15 minutes.
+pub(crate) const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// When a silent connection is probed, how often, and after how many lost probes it is closed. The operating system
+/// begins after 2 hours.
+const KEEPALIVES_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVES_COUNT: u32 = 3;
 
 /// Where a store lives, as its DSN says.
 #[derive(Debug)]
@@ -22,16 +33,34 @@ pub(crate) enum Dsn {
 /// A PostgreSQL DSN, with our own options taken out of it.
 #[derive(Debug)]
 pub(crate) struct PostgresDsn {
+    /// Everything but the hosts, because each host is connected to on its own, within its own time limit.
     pub(crate) config: Config,
-    /// Host and port, for people; never user, password or options.
-    pub(crate) address: String,
+    /// The servers, in the order in which they are tried.
+    pub(crate) hosts: Vec<Server>,
     pub(crate) schema: String,
     pub(crate) pool: usize,
     pub(crate) statement_timeout: Duration,
     pub(crate) pgbouncer: bool,
     /// Where to LISTEN when the DSN leads to a pooler: past it.
-    pub(crate) direct: Option<(String, u16)>,
+    pub(crate) direct: Option<Server>,
     pub(crate) verify: Verify,
+}
+
+/// A host and a port. Its text is for error messages: never user, password or options.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
+    pub(crate) host: Host,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.host {
+            Host::Tcp(host) => write!(f, "{host}:{}", self.port),
+            #[cfg(unix)]
+            Host::Unix(path) => write!(f, "{}:{}", path.display(), self.port),
+        }
+    }
 }
 
 /// How far the server's certificate is checked, with libpq's meanings.
@@ -165,28 +194,69 @@ fn postgres(dsn: &str) -> Result<PostgresDsn> {
     }
     // The driver's own parser would repeat what it cannot read, password included: its text stays out of the sentence.
     let unreadable = || invalid("the DSN is not of the form postgres://user:password@host:port/database?options");
-    let mut config = Config::from_str(base).map_err(|_| unreadable())?;
+    let mut parsed = Config::from_str(base).map_err(|_| unreadable())?;
+    let mut config = defaults(&parsed);
     for (name, value) in theirs {
-        apply(&mut config, &name, &value)?;
+        if name == "host" {
+            parsed.host(value);
+        } else {
+            apply(&mut config, &name, &value)?;
+        }
     }
     config.ssl_mode(ssl);
-    if config.get_hosts().is_empty() {
-        config.host("localhost");
-    }
-    let address = address(&config);
-    Ok(PostgresDsn { config, address, schema, pool, statement_timeout, pgbouncer, direct, verify })
+    let hosts = servers(&parsed);
+    Ok(PostgresDsn { config, hosts, schema, pool, statement_timeout, pgbouncer, direct, verify })
 }
 
-/// The driver's options, by its own names.
+/// User, password and database of the DSN, and limits for what a lost network or a frozen server leaves unanswered.
+fn defaults(parsed: &Config) -> Config {
+    let mut config = Config::new();
+    if let Some(user) = parsed.get_user() {
+        config.user(user);
+    }
+    if let Some(password) = parsed.get_password() {
+        config.password(password);
+    }
+    if let Some(database) = parsed.get_dbname() {
+        config.dbname(database);
+    }
+    config
+        .application_name("tenure")
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_user_timeout(TCP_USER_TIMEOUT)
+        .keepalives_idle(KEEPALIVES_IDLE)
+        .keepalives_interval(KEEPALIVES_INTERVAL)
+        .keepalives_retries(KEEPALIVES_COUNT);
+    config
+}
+
+/// Every host with its port: the last port, or the default one, serves the hosts that name none.
+fn servers(parsed: &Config) -> Vec<Server> {
+    let ports = parsed.get_ports();
+    let server = |(n, host): (usize, &Host)| Server {
+        host: host.clone(),
+        port: ports.get(n).or(ports.last()).copied().unwrap_or(5432),
+    };
+    let servers: Vec<Server> = parsed.get_hosts().iter().enumerate().map(server).collect();
+    if servers.is_empty() { vec![Server { host: Host::Tcp("localhost".to_owned()), port: 5432 }] } else { servers }
+}
+
+/// The driver's options, by the names and in the units of libpq.
 fn apply(config: &mut Config, name: &str, value: &str) -> Result<()> {
+    let seconds = |range| number(name, value, range).map(Duration::from_secs);
     match name {
         "application_name" => config.application_name(value),
-        "connect_timeout" => config.connect_timeout(Duration::from_secs(number(name, value, 1..=3600)?)),
+        "connect_timeout" => config.connect_timeout(seconds(1..=3600)?),
+        "tcp_user_timeout" => config.tcp_user_timeout(milliseconds(name, value)?),
+        "keepalives" => config.keepalives(flag(name, value)?),
+        "keepalives_idle" => config.keepalives_idle(seconds(1..=32_767)?),
+        "keepalives_interval" => config.keepalives_interval(seconds(1..=32_767)?),
+        // The first is libpq's name, the second the Rust driver's.
+        "keepalives_count" | "keepalives_retries" => config.keepalives_retries(number(name, value, 1..=127)? as u32),
         "options" => config.options(value),
         "user" => config.user(value),
         "password" => config.password(value),
         "dbname" => config.dbname(value),
-        "host" => config.host(value),
         "target_session_attrs" => config.target_session_attrs(match value {
             "any" => tokio_postgres::config::TargetSessionAttrs::Any,
             "read-write" => tokio_postgres::config::TargetSessionAttrs::ReadWrite,
@@ -195,21 +265,18 @@ fn apply(config: &mut Config, name: &str, value: &str) -> Result<()> {
         _ => {
             return Err(invalid(format!(
                 "unknown option '{name}': known are schema, pool_size, statement_timeout, pgbouncer, direct, sslmode, \
-                 application_name, connect_timeout, options, user, password, dbname, host, target_session_attrs"
+                 application_name, connect_timeout, tcp_user_timeout, keepalives, keepalives_idle, keepalives_interval, \
+                 keepalives_count, options, user, password, dbname, host, target_session_attrs"
             )));
         }
     };
     Ok(())
 }
 
-fn address(config: &Config) -> String {
-    let host = match config.get_hosts().first() {
-        Some(Host::Tcp(host)) => host.clone(),
-        #[cfg(unix)]
-        Some(Host::Unix(path)) => path.display().to_string(),
-        None => "localhost".to_owned(),
-    };
-    format!("{host}:{}", config.get_ports().first().unwrap_or(&5432))
+/// At least a second, because a smaller number is most likely one of seconds.
+fn milliseconds(name: &str, value: &str) -> Result<Duration> {
+    let number = number(name, value, 1000..=3_600_000);
+    number.map(Duration::from_millis).map_err(|error| invalid(format!("{error}: milliseconds")))
 }
 
 fn schema_name(name: String) -> Result<String> {
@@ -219,8 +286,10 @@ fn schema_name(name: String) -> Result<String> {
     Ok(name)
 }
 
-fn host_and_port(value: &str) -> Result<(String, u16)> {
-    let parsed = value.rsplit_once(':').and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)));
+fn host_and_port(value: &str) -> Result<Server> {
+    let parsed = value
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some(Server { host: Host::Tcp(host.to_owned()), port: port.parse().ok()? }));
     parsed.ok_or_else(|| invalid("direct is the server behind the pooler, as host:port"))
 }
 
@@ -321,6 +390,11 @@ mod tests {
             ("postgres://u:secret@h/db?pool_size=0", "from 1 to 1000"),
             ("postgres://u:secret@h:port/db", "not of the form"),
             ("postgres://u:secret@h/db?schema=pg_x", "schema must be"),
+            ("postgres://u:secret@h/db?tcp_user_timeout=30", "from 1000 to 3600000: milliseconds"),
+            ("postgres://u:secret@h/db?connect_timeout=0", "connect_timeout is a whole number from 1 to 3600"),
+            ("postgres://u:secret@h/db?keepalives=maybe", "keepalives is true or false"),
+            ("postgres://u:secret@h/db?keepalives_idle=never", "keepalives_idle is a whole number"),
+            ("postgres://u:secret@h/db?keepalives_count=1000", "from 1 to 127"),
         ] {
             let error = dsn.parse::<Dsn>().unwrap_err();
             assert!(error.to_string().contains(part), "{dsn}: {error}");
@@ -337,8 +411,47 @@ mod tests {
         else {
             panic!("not PostgreSQL")
         };
-        assert_eq!((dsn.address.as_str(), dsn.schema.as_str(), dsn.pool), ("db:6432", "my jobs", 3));
+        assert_eq!((dsn.schema.as_str(), dsn.pool), ("my jobs", 3));
+        assert_eq!(texts(&dsn.hosts), ["db:6432"]);
         assert!(dsn.pgbouncer && dsn.verify == Verify::Full);
-        assert_eq!((dsn.config.get_dbname(), dsn.direct), (Some("app"), Some(("db".to_owned(), 5432))));
+        assert_eq!((dsn.config.get_dbname(), dsn.config.get_user()), (Some("app"), Some("me")));
+        assert_eq!(dsn.direct.unwrap().to_string(), "db:5432");
+    }
+
+    fn postgres_dsn(dsn: &str) -> PostgresDsn {
+        match dsn.parse().unwrap() {
+            Dsn::Postgres(dsn) => *dsn,
+            _ => panic!("{dsn} is not PostgreSQL"),
+        }
+    }
+
+    fn texts(servers: &[Server]) -> Vec<String> {
+        servers.iter().map(Server::to_string).collect()
+    }
+
+    #[test]
+    fn every_host_keeps_its_own_port() {
+        assert_eq!(texts(&postgres_dsn("postgres://u@a:1,b:2,c/db").hosts), ["a:1", "b:2", "c:5432"]);
+        assert_eq!(texts(&postgres_dsn("postgres://u@[::1]:7/db").hosts), ["::1:7"]);
+        assert_eq!(texts(&postgres_dsn("postgres:///db?host=a").hosts), ["a:5432"]);
+        assert_eq!(texts(&postgres_dsn("postgres:///db").hosts), ["localhost:5432"]);
+    }
+
+    #[test]
+    fn network_limits_have_defaults_and_are_read_from_the_dsn() {
+        let read = |dsn| {
+            let config = postgres_dsn(dsn).config;
+            let times = (config.get_connect_timeout().copied(), config.get_tcp_user_timeout().copied());
+            let idle = config.get_keepalives_idle();
+            (times, config.get_keepalives(), idle, config.get_keepalives_interval(), config.get_keepalives_retries())
+        };
+        let seconds = Duration::from_secs;
+        let defaults = ((Some(seconds(4)), Some(seconds(10))), true, seconds(10), Some(seconds(5)), Some(3));
+        assert_eq!(read("postgres://h/db"), defaults);
+        let given = "postgres://h/db?connect_timeout=7&tcp_user_timeout=20000&keepalives=0&keepalives_idle=60\
+                     &keepalives_interval=2&keepalives_count=9";
+        let expected = ((Some(seconds(7)), Some(seconds(20))), false, seconds(60), Some(seconds(2)), Some(9));
+        assert_eq!(read(given), expected);
+        assert_eq!(read("postgres://h/db?keepalives_retries=4").4, Some(4));
     }
 }

@@ -149,6 +149,11 @@ pub(crate) fn invalid(message: impl Into<String>) -> Error {
     Error::new(Kind::InvalidInput, message)
 }
 
+/// The error of a call that ran into a bug of ours. What the panic said is in the process's standard error.
+pub(crate) fn panicked() -> Error {
+    Error::new(Kind::Database, "Tenure panicked while it carried out the call: this is a bug, please report it")
+}
+
 /// The SQLSTATE codes that mean something other than "the database refused".
 pub(crate) fn kind_of_sqlstate(code: &str) -> Kind {
     match code {

@@ -440,7 +440,7 @@ async fn listener(hub: Arc<Hub>, db: Arc<Postgres>) {
                 hub.listens.store(true, Ordering::Relaxed);
                 hub.deaf.store(false, Ordering::Relaxed);
                 hub.wake_all();
-                while let Some(note) = listener.notes.recv().await {
+                while let Some(note) = listener.next().await {
                     heard(&hub, &note);
                 }
                 tracing::warn!("the LISTEN connection was lost: polling until it is back");

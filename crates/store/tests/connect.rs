@@ -122,3 +122,77 @@ async fn unprepared_statements_work_as_behind_a_pooler() {
     assert!(harness.take(&queue, 9).await.is_empty());
     assert_eq!(harness.store.archive_count(queue.id).await.unwrap(), (2, 2));
 }
+
+/// A port that accepts connections and never says anything, as a frozen server does.
+async fn silent_server() -> (tokio::net::TcpListener, String) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+#[tokio::test]
+async fn silent_server_is_given_up_after_connect_timeout() {
+    let (_listener, address) = silent_server().await;
+    let started = Instant::now();
+    let error = refused(&format!("postgres://me:s3cret@{address}/app?connect_timeout=1")).await;
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert_eq!(error.kind(), Kind::Unavailable);
+    let text = error.to_string();
+    assert!(text.contains(&address) && text.contains("did not answer within 1s (connect_timeout)"), "{text}");
+}
+
+#[tokio::test]
+async fn next_host_is_tried_after_a_silent_one_and_remembered() {
+    let (_listener, silent) = silent_server().await;
+    let dsn = support::postgres_dsn();
+    let dsn = dsn.replace("127.0.0.1:", &format!("{silent},127.0.0.1:"));
+    let dsn = format!("{dsn}?schema={}&connect_timeout=2&target_session_attrs=read-write", support::unique());
+    let started = Instant::now();
+    let store = Store::connect(&dsn).await.unwrap();
+    assert!(started.elapsed() >= Duration::from_secs(2), "the silent host was not tried first");
+    store.install().await.unwrap();
+    let started = Instant::now();
+    let calls = (0..5).map(|_| store.queue_list("", None, 10));
+    for call in futures_util::future::join_all(calls).await {
+        call.unwrap();
+    }
+    assert!(started.elapsed() < Duration::from_secs(2), "new connections tried the silent host again");
+}
+
+#[tokio::test]
+async fn error_names_every_host_that_was_tried() {
+    let (_listener, silent) = silent_server().await;
+    let error = refused(&format!("postgres://me:s3cret@127.0.0.1:1,{silent}/app?connect_timeout=1")).await;
+    assert_eq!(error.kind(), Kind::Unavailable);
+    let text = error.to_string();
+    assert!(text.contains("127.0.0.1:1: connection refused") && text.contains(&silent), "{text}");
+}
+
+#[tokio::test]
+async fn processes_are_notified_whatever_the_letters_of_the_schema() {
+    for name in ["jobs", "jöbs", "ünï-çødé longer than a channel"] {
+        let schema = format!("{} {name}", support::unique());
+        let encoded: String = schema.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        let dsn = format!("{}?schema={encoded}", support::postgres_dsn());
+        let (here, there) = (Store::connect(&dsn).await.unwrap(), Store::connect(&dsn).await.unwrap());
+        here.install().await.unwrap();
+        let queue = here.queue_create("jobs", Settings::default()).await.unwrap();
+        let mut best = Duration::MAX;
+        for _ in 0..4 {
+            let claim = Claim { wait: Duration::from_secs(5), ..Claim::from_queue(&queue, 1) };
+            let waiting = tokio::spawn({
+                let there = there.clone();
+                async move { (there.claim(claim).await.unwrap().len(), Instant::now()) }
+            });
+            // Longer than the listeners are counted for, so that the one that has just begun is seen.
+            tokio::time::sleep(Duration::from_millis(1300)).await;
+            let enqueued = Instant::now();
+            here.enqueue(&queue, None, numbered(1)).await.unwrap();
+            let (count, at) = waiting.await.unwrap();
+            assert_eq!(count, 1);
+            best = best.min(at - enqueued);
+        }
+        // Polls come once a second: four of them in a row are not that early by chance.
+        assert!(best < Duration::from_millis(150), "'{name}': {best:?}");
+    }
+}

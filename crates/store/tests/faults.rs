@@ -7,10 +7,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tenure_cluster::{Cluster, Durability};
+use tenure_store::conformance::numbered;
 use tenure_store::conformance::statements::script;
-use tenure_store::{Answer, Claim, Clock, NewMessage, Queue, Settings, Store};
+use tenure_store::{Answer, Claim, Clock, Kind, NewMessage, Queue, Settings, Store};
 
 /// What was acknowledged, and how often each message was reported done.
 #[derive(Default)]
@@ -97,4 +99,115 @@ async fn terminated_connections_lose_nothing_and_double_nothing() {
     assert!(done.values().all(|count| *count == 1), "a message was completed twice");
     let lost = enqueued.iter().filter(|id| !done.contains_key(id)).count();
     assert_eq!(lost, 0, "acknowledged messages were never reported done");
+}
+
+async fn store_with_queue(dsn: &str) -> (Store, Queue) {
+    let store = Store::connect(dsn).await.unwrap();
+    store.install().await.unwrap();
+    let queue = store.queue_create("jobs", Settings::default()).await.unwrap();
+    (store, queue)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statement_of_a_frozen_server_ends_in_time_and_its_connection_is_not_used_again() {
+    let cluster = Cluster::start(Durability::None).unwrap();
+    let dsn = format!("{}?statement_timeout=1&connect_timeout=1", cluster.dsn());
+    let (store, queue) = store_with_queue(&dsn).await;
+    for _ in 0..2 {
+        // The same statement as below, so that it is prepared already.
+        store.enqueue(&queue, None, numbered(1)).await.unwrap();
+    }
+    let taken = store.claim(Claim::from_queue(&queue, 2)).await.unwrap();
+    cluster.freeze().unwrap();
+    let started = Instant::now();
+    let error = store.enqueue(&queue, None, numbered(1)).await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    assert!(error.is_ambiguous(), "{error:?}");
+    // The other connections are no better, and new ones are not made.
+    let started = Instant::now();
+    let error = store.queue_get("jobs").await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    cluster.thaw().unwrap();
+    let fences: Vec<_> = taken.iter().map(tenure_store::Message::fence).collect();
+    assert_eq!(store.complete(&fences).await.unwrap(), [Answer::Done, Answer::Done]);
+}
+
+#[tokio::test]
+async fn connection_of_a_dropped_call_is_closed() {
+    let schema = support::unique();
+    let name = format!("dropped-{schema}");
+    let dsn = format!("{}?schema={schema}&pool_size=1&application_name={name}", support::postgres_dsn());
+    let (store, queue) = store_with_queue(&dsn).await;
+    let (mut locks, looks) = (client().await, client().await);
+    let lock = locks.transaction().await.unwrap();
+    lock.batch_execute(&format!("lock table {schema}.message in exclusive mode")).await.unwrap();
+    let call = store.enqueue(&queue, None, numbered(1));
+    assert!(tokio::time::timeout(Duration::from_millis(500), call).await.is_err(), "the lock did not hold");
+    assert_eq!(blocked(&looks, &name).await, 1);
+    // The pool has one connection: it would be the one with the unfinished statement.
+    let started = Instant::now();
+    store.queue_get("jobs").await.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(2), "the call waited behind a statement of another one");
+    // The server notices as well, although its process waits for the lock.
+    let version = looks.query_one("select current_setting('server_version_num')::int", &[]).await.unwrap();
+    while version.get::<_, i32>(0) >= 140_000 && blocked(&looks, &name).await > 0 {
+        assert!(started.elapsed() < Duration::from_secs(15), "the server kept the session of a closed connection");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn client() -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// How many sessions of this name wait for a lock.
+async fn blocked(client: &tokio_postgres::Client, name: &str) -> i64 {
+    let text = "select count(*) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'";
+    client.query_one(text, &[&name]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_go_to_the_standby_when_the_primary_freezes() {
+    let primary = Cluster::start(Durability::None).unwrap();
+    let (old, new) = (primary.dsn().to_owned(), primary.start_standby().unwrap());
+    let server = |dsn: &str| dsn.trim_start_matches("postgres://postgres@").trim_end_matches("/postgres").to_owned();
+    let dsn = format!(
+        "postgres://postgres@{},{}/postgres?target_session_attrs=read-write&statement_timeout=2&connect_timeout=2",
+        server(&old),
+        server(new.dsn())
+    );
+    let (store, queue) = store_with_queue(&dsn).await;
+    let mut acknowledged: Vec<i64> =
+        store.enqueue(&queue, None, numbered(20)).await.unwrap().iter().map(|answer| answer.id).collect();
+    // Several connections, so that one failed call does not find all of them.
+    futures_util::future::join_all((0..8).map(|_| store.queue_get("jobs"))).await;
+    let taken = store.claim(Claim::from_queue(&queue, 5)).await.unwrap();
+    primary.freeze().unwrap();
+    let started = Instant::now();
+    let waiting = tokio::spawn({
+        let (store, fences) = (store.clone(), taken.iter().map(tenure_store::Message::fence).collect::<Vec<_>>());
+        async move { store.complete(&fences).await }
+    });
+    new.promote().unwrap();
+    let enqueued = loop {
+        match store.enqueue(&queue, None, numbered(1)).await {
+            Ok(answers) => break answers[0].id,
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "no call reached the new primary");
+    };
+    acknowledged.push(enqueued);
+    let answers = waiting.await.unwrap().unwrap();
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    assert!(answers.iter().all(|answer| *answer == Answer::Done), "{answers:?}");
+    let mut claim = Claim::from_queue(&queue, 100);
+    claim.lease = Some(Duration::from_secs(60));
+    let left: Vec<i64> = store.claim(claim).await.unwrap().iter().map(|message| message.id).collect();
+    let done: Vec<i64> = taken.iter().map(|message| message.id).collect();
+    let lost = acknowledged.iter().filter(|id| !left.contains(id) && !done.contains(id)).count();
+    assert_eq!(lost, 0, "acknowledged messages were lost");
 }

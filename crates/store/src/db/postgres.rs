@@ -1,10 +1,13 @@
 //! The PostgreSQL adapter: a pool of prepared connections, TLS, and a connection of its own for LISTEN.
 //!
-//! Invariants: every connection has a statement time-out; plans are pinned to indexes by session settings, because a
-//! plan made while a queue was empty otherwise scans the table once it is full (measured: the same design swings
-//! between 2.7k/s and 9.5k/s); behind PgBouncer in transaction mode nothing is prepared and nothing is set, and each
-//! statement is planned with its real parameters instead.
+//! Invariants: every statement has a time limit, at the server and a little later here, and a connection whose statement
+//! was not answered is closed; plans are pinned to indexes by session settings, because a plan made while a queue was
+//! empty otherwise scans the table once it is full (measured: the same design swings between 2.7k/s and 9.5k/s); behind
+//! PgBouncer in transaction mode nothing is prepared and nothing is set, and each statement is planned with its real
+//! parameters instead.
 
+mod connect;
+mod lent;
 mod tls;
 pub(crate) mod wire;
 
@@ -13,12 +16,16 @@ use std::error::Error as StdError;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
+use deadpool::Runtime;
+use deadpool::managed::{Pool, PoolError, QueueMode};
+use deadpool_postgres::ClientWrapper;
 use tokio::sync::mpsc;
+use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use self::connect::{Connector, listener_name};
+use self::lent::{Failed, Lent, answer, silent};
 use super::{Act, Conn, List};
 use crate::dsn::PostgresDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlstate};
@@ -26,20 +33,22 @@ use crate::sql::{Statement, conditions, highest_parameter, rendered, without};
 use crate::value::{Column, Row, Value};
 use crate::wake::{channel, payload};
 
-/// Keeps every plan on its index, whatever the statistics say about a table that was empty a second ago, and keeps it at
-/// all: planning an enqueue anew each time, which PostgreSQL does when it believes in better plans, halved the lone
-/// caller's rate.
-const PINNED: &str = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off -c enable_hashjoin=off \
-                      -c enable_mergejoin=off -c jit=off -c plan_cache_mode=force_generic_plan";
+/// How much longer a statement's answer is waited for here than at the server, whose answer says more.
+const GRACE: Duration = Duration::from_secs(3);
+/// How long a caller waits for a free connection.
+const POOL_WAIT: Duration = Duration::from_secs(30);
+/// How often a silent LISTEN connection is asked whether it still works: a frozen server would never notify again.
+const PROBE_LISTENER: Duration = Duration::from_secs(10);
 
 /// A connected PostgreSQL database.
 pub(crate) struct Postgres {
-    pool: Pool,
-    /// Where to LISTEN: none behind a pooler that hides the server.
-    listen: Option<Config>,
-    tls: MakeRustlsConnect,
+    pool: Pool<Connector>,
+    /// How to LISTEN: not at all behind a pooler that hides the server.
+    listen: Option<Connector>,
     texts: Texts,
     prepared: bool,
+    /// How long the answer to a statement is waited for.
+    limit: Duration,
     pub(crate) schema: String,
     address: String,
 }
@@ -48,38 +57,26 @@ impl Postgres {
     /// Connects once to see that it works, so that a wrong DSN fails here and now.
     pub(crate) async fn connect(dsn: &PostgresDsn) -> Result<Self> {
         let tls = MakeRustlsConnect::new(tls::config(dsn.verify)?);
-        let mut config = dsn.config.clone();
-        if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(4));
-        }
-        if config.get_application_name().is_none() {
-            config.application_name("tenure");
-        }
-        let listen = listening(&config, dsn);
-        if !dsn.pgbouncer {
-            let timeout = dsn.statement_timeout.as_millis();
-            let own = config.get_options().unwrap_or_default().to_owned();
-            config.options(format!("{PINNED} -c statement_timeout={timeout} {own}"));
-        }
-        let manager =
-            Manager::from_config(config, tls.clone(), ManagerConfig { recycling_method: RecyclingMethod::Fast });
-        let pool = Pool::builder(manager)
+        let listen = Connector::listening(dsn, &channel(&dsn.schema), tls.clone());
+        let connector = Connector::pooled(dsn, tls);
+        let address = connector.address();
+        // Making a connection has no limit here, because each host has its own.
+        let pool = Pool::builder(connector)
             .max_size(dsn.pool)
             .runtime(Runtime::Tokio1)
             // The connection used last is the one whose server process is warm.
-            .queue_mode(deadpool::managed::QueueMode::Lifo)
-            .wait_timeout(Some(Duration::from_secs(30)))
-            .create_timeout(Some(Duration::from_secs(5)))
+            .queue_mode(QueueMode::Lifo)
+            .wait_timeout(Some(POOL_WAIT))
             .build()
             .map_err(|error| Error::new(Kind::Database, "cannot build a connection pool").with_source(error))?;
         let postgres = Postgres {
             pool,
             listen,
-            tls,
             texts: Texts::new(&dsn.schema),
             prepared: !dsn.pgbouncer,
+            limit: dsn.statement_timeout + GRACE,
             schema: dsn.schema.clone(),
-            address: dsn.address.clone(),
+            address,
         };
         drop(postgres.client().await?);
         Ok(postgres)
@@ -91,50 +88,30 @@ impl Postgres {
         (status.size, status.available)
     }
 
-    async fn client(&self) -> Result<Object> {
-        self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => self.refused(error),
-            PoolError::Timeout(_) => Error::new(
-                Kind::Unavailable,
-                format!("no connection to PostgreSQL at {} became free in time: raise `pool_size`", self.address),
-            )
-            .with_source(error),
-            error => Error::new(Kind::Unavailable, format!("no connection to PostgreSQL at {}", self.address))
-                .with_source(error),
-        })
-    }
-
-    /// Why a connection could not be made, in words: the driver's own text only says "error connecting to server".
-    fn refused(&self, error: tokio_postgres::Error) -> Error {
-        if let Some(db) = error.as_db_error() {
-            let kind = kind_of_sqlstate(db.code().code());
-            let advice = match kind {
-                Kind::AccessDenied => ": check user and password in the DSN",
-                Kind::DatabaseMissing => ": create it first, or correct the DSN",
-                _ => "",
-            };
-            let message = format!("PostgreSQL at {} refused the connection: {}{advice}", self.address, db.message());
-            return Error::new(kind, message).with_source(error);
+    async fn client(&self) -> Result<Lent> {
+        match self.pool.get().await {
+            Ok(object) => Ok(Lent::new(object, self.limit)),
+            Err(PoolError::Backend(error)) => Err(error),
+            Err(PoolError::Timeout(_)) => {
+                let message =
+                    format!("no connection to PostgreSQL at {} became free in time: raise `pool_size`", self.address);
+                Err(Error::new(Kind::Unavailable, message))
+            }
+            Err(error) => {
+                let message = format!("no connection to PostgreSQL at {}: {error}", self.address);
+                Err(Error::new(Kind::Unavailable, message))
+            }
         }
-        let io = source_of::<std::io::Error>(&error).map(|io| match io.kind() {
-            std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-            _ => io.to_string(),
-        });
-        let reason = io.unwrap_or_else(|| match error.source() {
-            Some(source) => source.to_string(),
-            None => error.to_string(),
-        });
-        let message = format!("cannot connect to PostgreSQL at {}: {reason}. Is it running there?", self.address);
-        Error::new(Kind::Unavailable, message).with_source(error)
     }
 
-    fn conn<'a>(&'a self, client: &'a Object) -> PgConn<'a> {
-        PgConn { client, prepared: self.prepared.then_some(client), texts: &self.texts }
+    fn conn<'a>(&'a self, lent: &'a Lent, commits: bool) -> PgConn<'a> {
+        let prepared = self.prepared.then(|| lent.client());
+        PgConn { client: lent.client(), lent: Some(lent), prepared, texts: &self.texts, limit: self.limit, commits }
     }
 
     /// Over a connection that is not ours: nothing is prepared on it, so that it stays as it was.
     pub(crate) fn borrowed<'a>(&'a self, client: &'a Client) -> PgConn<'a> {
-        PgConn { client, prepared: None, texts: &self.texts }
+        PgConn { client, lent: None, prepared: None, texts: &self.texts, limit: self.limit, commits: false }
     }
 
     /// Says in a transaction what will be ready when it commits. The sender 0 is nobody: this process listens too.
@@ -142,132 +119,111 @@ impl Postgres {
         let channel = channel(&self.schema);
         for payload in payload(0, ready) {
             let params: [(&(dyn ToSql + Sync), Type); 2] = [(&channel, Type::TEXT), (&payload, Type::TEXT)];
-            client.query_typed("select pg_notify($1, $2)", &params).await.map_err(error_of)?;
+            let notify = client.query_typed("select pg_notify($1, $2)", &params);
+            answer(self.limit, notify).await.map_err(error_of)?;
         }
         Ok(())
     }
 
     pub(crate) async fn run<T>(&self, act: impl Act<T>) -> Result<T> {
-        let client = self.client().await?;
-        let mut conn = Conn::Postgres(self.conn(&client));
-        act(&mut conn).await
+        let lent = self.client().await?;
+        act(&mut Conn::Postgres(self.conn(&lent, true))).await
     }
 
     pub(crate) async fn transact<T>(&self, act: impl Act<T>) -> Result<T> {
-        let client = self.client().await?;
-        let mut open = Open { client: Some(client) };
-        let client = open.client.as_ref().expect("an open transaction has its connection");
-        client.batch_execute("begin").await.map_err(error_of)?;
-        let result = act(&mut Conn::Postgres(self.conn(client))).await;
+        let lent = self.client().await?;
+        lent.answer(lent.client().batch_execute("begin")).await.map_err(error_of)?;
+        // When this future is dropped half-way, the connection is closed and the server rolls back.
+        lent.in_transaction(true);
+        let result = act(&mut Conn::Postgres(self.conn(&lent, false))).await;
         match result {
             Ok(value) => {
-                client.batch_execute("commit").await.map_err(|error| error_of(error).ambiguous())?;
-                open.client = None;
+                let commit = lent.answer(lent.client().batch_execute("commit")).await;
+                commit.map_err(error_of_write)?;
+                lent.in_transaction(false);
                 Ok(value)
             }
             Err(error) => {
-                if client.batch_execute("rollback").await.is_ok() {
-                    open.client = None;
+                if lent.answer(lent.client().batch_execute("rollback")).await.is_ok() {
+                    lent.in_transaction(false);
                 }
                 Err(error)
             }
         }
     }
 
+    /// Runs several statements. The server limits each of them; migrations that find their locks taken and then find much
+    /// to do may take as long as two.
     pub(crate) async fn script(&self, text: String) -> Result<()> {
-        self.client().await?.batch_execute(&text).await.map_err(error_of)
+        let lent = self.client().await?;
+        lent.answer_within(2 * self.limit, lent.client().batch_execute(&text)).await.map_err(error_of_write)
     }
 
     pub(crate) async fn inspect(&self, text: String) -> Result<Vec<Row>> {
-        let rows = self.client().await?.query(&text, &[]).await.map_err(error_of)?;
+        let lent = self.client().await?;
+        let rows = lent.answer(lent.client().query(&text, &[])).await.map_err(error_of)?;
         Ok(rows.into_iter().map(Row::Postgres).collect())
     }
 
     /// Parameter count and column names of a statement, for the statement test.
     #[cfg(feature = "conformance")]
     pub(crate) async fn describe(&self, index: usize) -> Result<(usize, Vec<String>)> {
-        let client = self.client().await?;
-        let statement = client.prepare(&self.texts.0[index].whole.text).await.map_err(error_of)?;
+        let lent = self.client().await?;
+        let prepare = lent.client().prepare(&self.texts.0[index].whole.text);
+        let statement = lent.answer(prepare).await.map_err(error_of)?;
         Ok((statement.params().len(), statement.columns().iter().map(|c| c.name().to_owned()).collect()))
     }
 
     /// Sends one NOTIFY outside of any write transaction, without waiting for the disk.
     pub(crate) async fn notify(&self, channel: &str, payload: &str) -> Result<()> {
-        let client = self.client().await?;
+        let lent = self.client().await?;
         let params: [(&(dyn ToSql + Sync), Type); 2] = [(&channel, Type::TEXT), (&payload, Type::TEXT)];
-        client
-            .query_typed("select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)", &params)
-            .await
-            .map_err(error_of)?;
+        let text = "select set_config('synchronous_commit', 'off', true), pg_notify($1, $2)";
+        lent.answer(lent.client().query_typed(text, &params)).await.map_err(error_of)?;
         Ok(())
     }
 
     /// How many processes listen on this channel: each has one connection that is named after it.
     pub(crate) async fn listeners(&self, channel: &str) -> Result<i64> {
-        let client = self.client().await?;
+        let lent = self.client().await?;
         let text = "select count(*) from pg_stat_activity where application_name = $1 and datname = current_database()";
-        let rows = client.query_typed(text, &[(&channel, Type::TEXT)]).await.map_err(error_of)?;
+        let params: [(&(dyn ToSql + Sync), Type); 1] = [(&listener_name(channel), Type::TEXT)];
+        let rows = lent.answer(lent.client().query_typed(text, &params)).await.map_err(error_of)?;
         rows[0].try_get(0).map_err(error_of)
     }
 
     /// A connection of its own that listens.
     pub(crate) async fn listen(&self, channel: &str) -> Result<Listener> {
-        let Some(mut config) = self.listen.clone() else {
+        let Some(connector) = &self.listen else {
             let message = "behind a pooler nothing can be heard: name the server itself with direct=host:port";
             return Err(Error::new(Kind::Unsupported, message));
         };
-        config.application_name(channel);
-        let (client, mut connection) = config.connect(self.tls.clone()).await.map_err(|error| self.refused(error))?;
         let (sender, notes) = mpsc::channel(1024);
-        tokio::spawn(async move {
-            while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
-                if let AsyncMessage::Notification(note) = message
-                    && sender.send(note.payload().to_owned()).await.is_err()
-                {
-                    return;
-                }
-            }
-        });
+        let client = connector.connect(Some(sender)).await?;
         let listen = format!("listen {}", crate::sql::quoted(channel));
-        client.batch_execute(&listen).await.map_err(error_of)?;
-        Ok(Listener { notes, _client: client })
+        answer(connector.limit(), client.batch_execute(&listen)).await.map_err(error_of)?;
+        Ok(Listener { notes, client, limit: connector.limit() })
     }
-}
-
-/// The configuration of the listening connection: the same, or past the pooler.
-fn listening(config: &Config, dsn: &PostgresDsn) -> Option<Config> {
-    let Some((host, port)) = &dsn.direct else { return (!dsn.pgbouncer).then(|| config.clone()) };
-    let mut direct = Config::new();
-    direct.host(host).port(*port).ssl_mode(config.get_ssl_mode());
-    if let Some(user) = config.get_user() {
-        direct.user(user);
-    }
-    if let Some(password) = config.get_password() {
-        direct.password(password);
-    }
-    if let Some(database) = config.get_dbname() {
-        direct.dbname(database);
-    }
-    Some(direct)
 }
 
 /// Yields the payload of every NOTIFY, and ends when the connection does.
 pub(crate) struct Listener {
-    pub(crate) notes: mpsc::Receiver<String>,
-    /// Dropping the client would close the connection.
-    _client: tokio_postgres::Client,
+    notes: mpsc::Receiver<String>,
+    /// Dropping the client closes the connection.
+    client: ClientWrapper,
+    limit: Duration,
 }
 
-/// A transaction that was neither committed nor rolled back must not go back into the pool: when the act's future is
-/// dropped half-way, its connection is closed and the server rolls back.
-struct Open {
-    client: Option<Object>,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        if let Some(client) = self.client.take() {
-            drop(Object::take(client));
+impl Listener {
+    /// The next payload; none when the connection is lost, which includes a server that no longer answers.
+    pub(crate) async fn next(&mut self) -> Option<String> {
+        loop {
+            if let Ok(note) = tokio::time::timeout(PROBE_LISTENER, self.notes.recv()).await {
+                return note;
+            }
+            if answer(self.limit, self.client.batch_execute("")).await.is_err() {
+                return None;
+            }
         }
     }
 }
@@ -332,21 +288,42 @@ impl Texts {
 /// A PostgreSQL connection for the length of one act.
 pub(crate) struct PgConn<'a> {
     client: &'a Client,
-    /// The same with its cache of prepared statements, where there may be one.
-    prepared: Option<&'a Object>,
+    /// What closes the connection if it is ours and a statement is not answered.
+    lent: Option<&'a Lent>,
+    /// The same connection with its cache of prepared statements, where there may be one.
+    prepared: Option<&'a ClientWrapper>,
     texts: &'a Texts,
+    limit: Duration,
+    /// Whether each statement is its own transaction.
+    commits: bool,
 }
 
 impl PgConn<'_> {
+    async fn answer<T>(&self, statement: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failed> {
+        match self.lent {
+            Some(lent) => lent.answer(statement).await,
+            None => answer(self.limit, statement).await,
+        }
+    }
+
+    async fn prepare(&self, client: &ClientWrapper, text: &str) -> Result<tokio_postgres::Statement> {
+        self.answer(client.prepare_cached(text)).await.map_err(error_of)
+    }
+
+    /// The error of a statement: in a transaction, what was not committed was not done.
+    fn failed(&self, failed: Failed) -> Error {
+        if self.commits { error_of_write(failed) } else { error_of(failed) }
+    }
+
     async fn run(&self, text: &str, params: &[&(dyn ToSql + Sync)], types: &[Type]) -> Result<Vec<Row>> {
         let rows = if let Some(client) = self.prepared {
-            let prepared = client.prepare_cached(text).await.map_err(error_of)?;
-            self.client.query(&prepared, params).await
+            let prepared = self.prepare(client, text).await?;
+            self.answer(self.client.query(&prepared, params)).await
         } else {
             let typed: Vec<_> = params.iter().copied().zip(types.iter().cloned()).collect();
-            self.client.query_typed(text, &typed).await
+            self.answer(self.client.query_typed(text, &typed)).await
         };
-        Ok(rows.map_err(error_of_write)?.into_iter().map(Row::Postgres).collect())
+        Ok(rows.map_err(|failed| self.failed(failed))?.into_iter().map(Row::Postgres).collect())
     }
 
     pub(crate) async fn query(&mut self, statement: Statement, params: &[Value]) -> Result<Vec<Row>> {
@@ -357,14 +334,16 @@ impl PgConn<'_> {
 
     pub(crate) async fn execute(&mut self, statement: Statement, params: &[Value]) -> Result<u64> {
         let text = self.texts.text(statement);
-        if let Some(client) = self.prepared {
-            let prepared = client.prepare_cached(text).await.map_err(error_of)?;
+        let changed = if let Some(client) = self.prepared {
+            let prepared = self.prepare(client, text).await?;
             let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|value| value as _).collect();
-            return self.client.execute(&prepared, &params).await.map_err(error_of_write);
-        }
-        let typed: Vec<(&(dyn ToSql + Sync), Type)> =
-            params.iter().map(|value| (value as _, value.pg_type())).collect();
-        self.client.execute_typed(text, &typed).await.map_err(error_of_write)
+            self.answer(self.client.execute(&prepared, &params)).await
+        } else {
+            let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+                params.iter().map(|value| (value as _, value.pg_type())).collect();
+            self.answer(self.client.execute_typed(text, &typed)).await
+        };
+        changed.map_err(|failed| self.failed(failed))
     }
 
     pub(crate) async fn each(
@@ -400,8 +379,12 @@ impl PgConn<'_> {
     }
 }
 
-/// What the server, or the connection to it, said; for a statement that cannot have changed anything.
-fn error_of(error: tokio_postgres::Error) -> Error {
+/// The error of a statement that cannot have changed anything.
+fn error_of(failed: impl Into<Failed>) -> Error {
+    let error = match failed.into() {
+        Failed::Silent(limit) => return silent(limit),
+        Failed::Said(error) => error,
+    };
     if let Some(db) = error.as_db_error() {
         let kind = kind_of_sqlstate(db.code().code());
         let message = match kind {
@@ -416,11 +399,11 @@ fn error_of(error: tokio_postgres::Error) -> Error {
     Error::new(Kind::Database, format!("PostgreSQL: {error}")).with_source(error)
 }
 
-/// The same for a statement that is its own transaction: when the connection breaks, it may have been committed.
-fn error_of_write(error: tokio_postgres::Error) -> Error {
-    let sent = error.as_db_error().is_none();
-    let error = error_of(error);
-    if sent && error.kind() == Kind::Unavailable { error.ambiguous() } else { error }
+/// The same for a statement that commits: without an answer, it may have been carried out.
+fn error_of_write(failed: Failed) -> Error {
+    let refused = matches!(&failed, Failed::Said(error) if error.as_db_error().is_some());
+    let error = error_of(failed);
+    if !refused && error.kind() == Kind::Unavailable { error.ambiguous() } else { error }
 }
 
 fn source_of<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Option<&'a E> {
