@@ -272,6 +272,8 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         "orchestration_strays",
         include_str!("../sql/migrations/0006_orchestration_strays.pg.sql"),
         include_str!("../sql/migrations/0006_orchestration_strays.sqlite.sql"),
+    ),
+    (
         8,
         "leases",
         include_str!("../sql/migrations/0008_leases.pg.sql"),
