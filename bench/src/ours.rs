@@ -39,6 +39,26 @@ pub(crate) async fn fill(store: &Store, queue: &Queue, messages: u64, due: Optio
     Ok(())
 }
 
+/// A backlog of one key, or of none.
+pub(crate) async fn fill_keyed(store: &Store, queue: &Queue, messages: u64, key: Option<&str>) -> Result<()> {
+    let keyed = |n| NewMessage { key: key.map(str::to_owned), ..NewMessage::new(payload(n)) };
+    for batch in 0..messages / 1000 {
+        store.enqueue(queue, None, (0..1000).map(|n| keyed(batch * 1000 + n)).collect()).await?;
+    }
+    Ok(())
+}
+
+/// Drains a backlog of keys: lease a key's batch, complete it whole.
+pub(crate) async fn drain_keys(store: &Store, queue: &Queue, messages: u64) -> Result<Measured> {
+    let meter = Meter::new(Duration::MAX, messages);
+    while meter.count() < messages {
+        let batch = store.claim_key(&queue.lanes, None, None, Duration::from_secs(5)).await?.ok_or("a key is missing")?;
+        store.key_complete(batch.token).await?;
+        meter.done(batch.messages.len() as u64);
+    }
+    Ok(meter.measured())
+}
+
 /// Settles the database after a fill, so that the measurement starts from the same place as bare SQL's.
 pub(crate) async fn settle(dsn: &str) -> Result<()> {
     Ok(crate::bare::connect(dsn).await?.batch_execute("analyze; checkpoint").await?)

@@ -6,7 +6,7 @@
 //! PostgreSQL needs this: a reply of an embedded database cannot be lost.
 //!
 //! The record is one row a flush: with a durable commit its cost was not measurable (pgbench, one client: 276 and 279
-//! completes a second without and with it, docs/adr/0016).
+//! completes a second without and with it, docs/adr/0017).
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
