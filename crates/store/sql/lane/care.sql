@@ -6,11 +6,11 @@ select
     coalesce(max(case when l.tail_on_expiry and w.leased_until > 0 and w.leased_until < c.now then 1 else 0 end), 0) as lapsed,
     coalesce(max(case
         when w.expire_at < c.now then 1
-        when w.leased_until <= c.now and w.attempts >= coalesce(w.max_attempts, l.max_attempts) then 1
+        when w.token is null and w.leased_until <= c.now and w.attempts >= coalesce(w.max_attempts, l.max_attempts) then 1
         else 0
     end), 0) as doomed
 from (
-    select id, lane, leased_until, attempts, max_attempts, expire_at
+    select id, lane, leased_until, attempts, max_attempts, expire_at, token
     from tenure.message
     where lane = $2
       and lane > 0

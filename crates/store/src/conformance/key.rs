@@ -236,6 +236,23 @@ pub async fn a_former_holder_of_a_key_can_finish_none_of_its_messages(h: &Harnes
     }
 }
 
+pub async fn a_sweep_leaves_the_messages_of_a_key_to_its_next_claim(h: &Harness) {
+    let queue = h.queue_with(Settings { max_attempts: Some(1), ..Settings::default() }).await;
+    let lane = queue.lanes[0];
+    put(h, &queue, &[("a", "a1"), ("a", "a2")]).await;
+    let batch = hold(h, &queue, "a").await;
+    h.advance(20_000);
+    h.store.key_extend(&[batch.token], Duration::from_secs(30)).await.unwrap();
+    // First the key is held beyond the time that its messages carry, then its lease has expired.
+    for millis in [20_000, 60_000] {
+        h.advance(millis);
+        assert_eq!(h.store.sweep(lane).await.unwrap(), 0);
+        assert_eq!(h.store.bury_exhausted(lane, 1).await.unwrap(), Vec::<i64>::new());
+        assert_eq!(h.store.tend(lane, 0).await.unwrap(), 0);
+    }
+    assert_eq!(payloads(&hold(h, &queue, "a").await.messages), ["a2"], "a1 was seen once and is dead");
+}
+
 pub async fn a_resting_key_is_delivered_on_time(h: &Harness) {
     let queue = h.queue().await;
     put(h, &queue, &[("a", "a1")]).await;

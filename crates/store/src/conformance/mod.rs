@@ -184,6 +184,7 @@ cases! { $
         only_the_first_message_of_an_expired_key_lease_has_used_an_attempt
         a_restarted_worker_has_used_an_attempt_of_one_message_of_its_key
         a_former_holder_of_a_key_can_finish_none_of_its_messages
+        a_sweep_leaves_the_messages_of_a_key_to_its_next_claim
         a_resting_key_is_delivered_on_time;
     scheduled:
         a_delayed_message_is_not_ready_before_its_time
