@@ -29,6 +29,8 @@ use tally::Tally;
 const GRACE: Duration = Duration::from_millis(13);
 /// Up to where ready messages are counted: whoever has more is full.
 const COUNTED: usize = 10_000;
+/// How much later than the dealer a waiting lease notices itself that its time is up.
+const LATE: Duration = Duration::from_millis(250);
 /// How often a queue is looked up again, in case another process has changed or deleted it.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// One partition: a lane of one of the stores.
@@ -355,6 +357,7 @@ impl Desk {
     /// Leases messages: at once if there are any, else as soon as there are.
     pub(crate) async fn lease(self: &Arc<Self>, client: String, batch: usize, wait: Duration) -> Answer<Hand> {
         let (reply, answer) = oneshot::channel();
+        let name = client.clone();
         {
             let mut state = self.state();
             if state.closed {
@@ -377,7 +380,7 @@ impl Desk {
             state.waiting.push_back(Waiting { client, batch, until: Instant::now() + wait, looked: false, reply });
         }
         self.bell.notify_one();
-        Leased { desk: self, answer, arrived: false }.wait().await
+        Leased { desk: self, answer, arrived: false, client: name }.wait(wait).await
     }
 
     /// Leases of this process have ended.
@@ -421,13 +424,24 @@ struct Leased<'a> {
     desk: &'a Arc<Desk>,
     answer: oneshot::Receiver<Answer<Hand>>,
     arrived: bool,
+    client: String,
 }
 
 impl Leased<'_> {
-    async fn wait(mut self) -> Answer<Hand> {
-        let answer = (&mut self.answer).await;
-        self.arrived = true;
-        answer.unwrap_or_else(|_| Err(closing()))
+    /// Waits for the dealer, who answers when the time is up, but not for one who is held up by a store.
+    async fn wait(mut self, limit: Duration) -> Answer<Hand> {
+        loop {
+            if let Ok(answer) = tokio::time::timeout(limit + LATE, &mut self.answer).await {
+                self.arrived = true;
+                return answer.unwrap_or_else(|_| Err(closing()));
+            }
+            let mut state = self.desk.state();
+            if !state.paused {
+                // The client may ask again at once.
+                state.clients.remove(&self.client);
+                return Err(Fault::retry("request timeout; the store did not answer in time, try again"));
+            }
+        }
     }
 }
 

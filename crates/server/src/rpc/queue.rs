@@ -20,6 +20,8 @@ const SOON: i64 = 100_000;
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(15 * 60);
 const SHORTEST: Duration = Duration::from_millis(10);
+/// The least time that a complete has for its store, whatever its request time-out says: the protocol accepts any.
+const COMPLETE_SHORTEST: Duration = Duration::from_secs(1);
 
 /// Counts a call for as long as it lasts.
 struct Counted<'a>(Vec<&'a AtomicUsize>);
@@ -107,7 +109,9 @@ pub(super) async fn produce(call: &Call<'_>, request: QueueProduceRequest) -> An
     let until = Instant::now() + timeout;
     let ready = messages.iter().filter(|message| message.due.is_none()).count();
     loop {
-        match store(&desk, messages.clone(), ready).await {
+        // Counted from here: while the queue is paused nothing times out.
+        let limit = until.saturating_duration_since(Instant::now());
+        match store(&desk, messages.clone(), ready, limit).await {
             Ok(()) => break,
             // Another partition may take it, or this one in a moment; what may have been stored is not stored twice.
             Err((fault, again)) if !again || Instant::now() + PAUSE >= until => return Err(fault),
@@ -119,7 +123,12 @@ pub(super) async fn produce(call: &Call<'_>, request: QueueProduceRequest) -> An
 }
 
 /// Stores messages in the partition that is next; with a fault comes whether it may be tried again.
-async fn store(desk: &Arc<Desk>, messages: Vec<NewMessage>, ready: usize) -> Result<(), (Fault, bool)> {
+async fn store(
+    desk: &Arc<Desk>,
+    messages: Vec<NewMessage>,
+    ready: usize,
+    limit: Duration,
+) -> Result<(), (Fault, bool)> {
     let count = messages.len();
     // Stores that fail may be back before the time is up.
     let place = desk.place(count).await.map_err(|fault| {
@@ -133,7 +142,7 @@ async fn store(desk: &Arc<Desk>, messages: Vec<NewMessage>, ready: usize) -> Res
         let (store, queue) = part.open(&desk.name).await?;
         part.member.watched(store.enqueue(&queue, Some(part.local()), messages).await)
     };
-    match enqueued.await {
+    match tokio::time::timeout(limit, enqueued).await.map_err(|_| (timed_out(), false))? {
         Ok(_) => {
             placed.stored = Some(ready);
             Ok(())
@@ -143,6 +152,12 @@ async fn store(desk: &Arc<Desk>, messages: Vec<NewMessage>, ready: usize) -> Res
             Err((not_stored(desk, error), again))
         }
     }
+}
+
+/// The fault of a call whose store took longer than its request time-out, for example because another process holds
+/// SQLite's write lock.
+fn timed_out() -> Fault {
+    Fault::retry("request timeout; the store did not answer in time, try again")
 }
 
 /// A produce that has its partition: so many messages, and once they are stored, how many of them are ready.
@@ -236,7 +251,9 @@ pub(super) async fn complete(call: &Call<'_>, request: QueueCompleteRequest) -> 
     let _counted = enter(call, &desk, Some(&desk.busy.completes))?;
     desk.pass_gate().await?;
     let ends = request.ids.into_iter().map(|id| (id, End::Complete)).collect();
-    let (done, refused) = finish(&desk, part, ends, "item(s) cannot be completed").await;
+    let limit = u64::try_from(nanos).map_or(LONGEST, Duration::from_nanos).max(COMPLETE_SHORTEST);
+    let finished = tokio::time::timeout(limit, finish(&desk, part, ends, "item(s) cannot be completed")).await;
+    let (done, refused) = finished.map_err(|_| timed_out())?;
     call.service.metrics.count(Act::Completed, &desk.name, done as u64);
     refused.map(|()| Reply::ok())
 }

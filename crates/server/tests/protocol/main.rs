@@ -202,3 +202,9 @@ suite! { postgres_alone, Postgres;
         what_nobody_has_thought_of_is_an_internal_error
         a_queue_of_a_store_that_is_no_longer_configured_is_out_of_reach_alone;
 }
+
+// What takes another process on the same file.
+suite! { sqlite_alone, Sqlite;
+    processes:
+        calls_are_answered_in_time_while_another_process_holds_the_write_lock;
+}

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -337,4 +338,39 @@ pub(crate) async fn two_processes_keep_the_order_of_every_partition(backend: Bac
         let n: usize = n.parse().unwrap();
         assert!(seen.insert((*partition, name), n).is_none_or(|before| before < n), "{text} is out of order");
     }
+}
+
+pub(crate) async fn calls_are_answered_in_time_while_another_process_holds_the_write_lock(backend: Backend) {
+    let place = Place::new(backend);
+    let server = place.start(&[]);
+    let api = server.api();
+    let queue = api.queue(&json!({ "lease_timeout": "1h" })).await;
+    api.produce(&queue, &["leased"]).await;
+    let ids = api.lease(&queue, 1).await.ids();
+    let other = rusqlite::Connection::open(place.file("tenure.db")).unwrap();
+    other.execute_batch("begin immediate").unwrap();
+    let mut calls = JoinSet::new();
+    let mut call = |rpc: &'static str, mut body: Value| {
+        let api = api.clone();
+        body["request_timeout"] = json!("2s");
+        calls.spawn(async move {
+            let started = Instant::now();
+            let (code, reply) = api.call(rpc, &body).await;
+            (rpc, code, reply, started.elapsed())
+        });
+    };
+    for _ in 0..10 {
+        call("queue.produce", json!({ "queue_name": queue, "items": [{ "utf8": "refused" }] }));
+    }
+    call("queue.lease", lease_request(&queue, "late", 1));
+    call("queue.complete", complete_request(&queue, 0, &ids));
+    while let Some(called) = calls.join_next().await {
+        let (rpc, code, reply, took) = called.unwrap();
+        assert_eq!(code, 454, "{rpc}: {reply}");
+        assert!(took < Duration::from_secs(4), "{rpc} took {took:?}");
+    }
+    other.execute_batch("commit").unwrap();
+    api.produce(&queue, &["stored"]).await;
+    let there = texts(&api.items(&queue, 0).await);
+    assert_eq!(there, ["leased", "stored"], "a produce was carried out after its caller had been answered");
 }
