@@ -73,6 +73,8 @@ pub enum Event {
         /// What it wants done.
         verb: Verb,
     },
+    /// The faults are over, and all processes are told to end. What their loops had leased goes back uncounted.
+    Ending,
     /// The process has ended by itself.
     Exit,
     /// A process is about to be killed.

@@ -103,6 +103,8 @@ pub(super) struct Index<'a> {
     exited: HashMap<&'a str, Micros>,
     stops: HashMap<&'a str, Vec<(Micros, Micros)>>,
     last: Micros,
+    /// When all processes were told to end.
+    pub(super) ending: Micros,
 }
 
 impl<'a> Index<'a> {
@@ -120,6 +122,7 @@ impl<'a> Index<'a> {
             exited: HashMap::new(),
             stops: HashMap::new(),
             last: records.last().map_or(0, |record| record.at),
+            ending: Micros::MAX,
         };
         index.read_calls(records);
         index.read_leases(records);
@@ -249,6 +252,7 @@ impl<'a> Index<'a> {
             Event::Rules(rules) => self.rules = rules.clone(),
             Event::Queue { name, keeps } => drop(self.keeps.insert(name, *keeps)),
             Event::Final { uid, id, state } => self.finals.push((uid, *id, *state)),
+            Event::Ending => self.ending = record.at,
             Event::Exit => drop(self.exited.insert(&record.process, record.at)),
             Event::Killed { target } => {
                 self.faults.push(record.at);

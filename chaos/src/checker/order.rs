@@ -91,7 +91,8 @@ fn lane_order(index: &Index<'_>) -> Vec<Violation> {
                 }
             }
             waiting.push(put);
-            let Some(first) = index.of(&put.item.uid).next().filter(|lease| lease.leased.attempt == 1) else { continue };
+            let fresh = |lease: &&Lease<'_>| lease.leased.attempt == 1 && lease.leased.from < index.ending;
+            let Some(first) = index.of(&put.item.uid).next().filter(fresh) else { continue };
             let limit = first.leased.from - index.rules.slack;
             let overtaking = received.range(..limit).rev().find(|(_, later)| before(put, later));
             let Some((at, later)) = overtaking else { continue };

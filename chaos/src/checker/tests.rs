@@ -395,6 +395,20 @@ fn message_on_its_second_attempt_may_be_overtaken() {
 }
 
 #[test]
+fn order_of_a_lane_is_not_compared_after_loops_have_given_messages_back() {
+    let mut story = sound();
+    story.wait(60_000);
+    story.put(item("c", 3), 5);
+    story.put(item("d", 4), 6);
+    story.lease("c", 3, "d", 6, 1);
+    story.complete("c", 3);
+    story.note("nemesis", Event::Ending);
+    story.wait(100).lease("c", 4, "c", 5, 1);
+    story.complete("c", 4);
+    assert_eq!(story.kinds(), []);
+}
+
+#[test]
 fn late_answer_is_reported() {
     let mut story = sound();
     let call = story.call("c", Op::Lease { queue: "plain".to_owned() });
