@@ -85,16 +85,37 @@ pub fn check(records: &[Record], torn: &[Torn]) -> Vec<Violation> {
     violations
 }
 
+/// How much a history says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Volume {
+    /// Calls.
+    pub calls: usize,
+    /// Acknowledged messages.
+    pub acknowledged: usize,
+    /// Leases, those of handlers included.
+    pub leases: usize,
+    /// Messages whose end was accepted, or whose handler returned.
+    pub finished: usize,
+}
+
+/// How much a history says: one that says little proves little.
+pub fn volume(records: &[Record]) -> Volume {
+    let index = Index::new(records);
+    let finished = |uid: &&str| index.of(uid).any(|lease| lease.finished_by(index.ending));
+    Volume {
+        calls: index.calls.len(),
+        acknowledged: index.puts.values().filter(|put| put.acknowledged.is_some()).count(),
+        leases: index.leases.len(),
+        finished: index.uids().filter(finished).count(),
+    }
+}
+
 /// The records that concern a message, for people who read a violation.
 pub fn concerning<'a>(records: &'a [Record], uid: &str) -> Vec<&'a Record> {
     let index = Index::new(records);
     let leases = index.of(uid).map(|lease| (lease.process, lease.leased.lease)).collect::<Vec<_>>();
-    let calls: Vec<_> = index
-        .calls
-        .iter()
-        .filter(|call| call.concerns(uid, &leases))
-        .map(|call| (call.process, call.number))
-        .collect();
+    let calls: Vec<_> =
+        index.calls.iter().filter(|call| call.concerns(uid, &leases)).map(|call| (call.process, call.number)).collect();
     let wanted = |record: &&Record| {
         use crate::history::Event;
         let process = record.process.as_str();

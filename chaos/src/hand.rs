@@ -50,13 +50,15 @@ async fn messages(worker: Arc<Worker>, store: Store, queue: &'static str, task: 
     let mut finishing = JoinSet::new();
     while worker.goes_on() {
         let batch = if draining { 50 } else { random.random_range(1..=5) };
-        let lock = if draining { Duration::from_secs(10) } else { Duration::from_millis(random.random_range(1500..3500)) };
+        let lock =
+            if draining { Duration::from_secs(10) } else { Duration::from_millis(random.random_range(1500..3500)) };
         let op = Op::Lease { queue: queue.to_owned() };
         let act = async {
             let found = holder.consumer.dequeue_within(WAIT, batch, lock).await?;
             Ok::<_, Error>(found.into_iter().map(|message| (worker.leased(&message), message)).collect::<Vec<_>>())
         };
-        let answer = |found: &Vec<(Leased, QueueMessage)>| Answer::Leased(found.iter().map(|(l, _)| l.clone()).collect());
+        let answer =
+            |found: &Vec<(Leased, QueueMessage)>| Answer::Leased(found.iter().map(|(l, _)| l.clone()).collect());
         let Some(found) = worker.call(op, WAIT + worker.job.limit, act, answer).await else {
             worker.rest(Duration::from_millis(200)).await;
             continue;

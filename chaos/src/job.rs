@@ -94,7 +94,7 @@ impl Worker {
         !self.stop.is_cancelled()
     }
 
-    /// A number for this process that its seed decides.
+    /// Random numbers for one task, which depend on the seed, the process and the task.
     pub(crate) fn random(&self, task: u64) -> rand::rngs::StdRng {
         let name = self.job.process.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         rand::SeedableRng::seed_from_u64(self.job.seed ^ name ^ task.wrapping_mul(0x9e37_79b9))
@@ -136,7 +136,9 @@ impl Worker {
         let from = message.dequeued_at.map_or(0, |at| at.timestamp_micros());
         Leased {
             lease: self.recorder.number(),
-            uid: message.json::<Item>().map_or_else(|_| format!("unreadable payload of {}", message.id), |item| item.uid),
+            uid: message
+                .json::<Item>()
+                .map_or_else(|_| format!("unreadable payload of {}", message.id), |item| item.uid),
             id: Some(message.id),
             attempt: message.read_ct.into(),
             from,

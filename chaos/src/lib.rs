@@ -4,7 +4,7 @@
 //! handler, and every fault with the process that it hit. Times are those of the machine's clock, which the database on
 //! the same machine shares; a run is void when that clock is stepped.
 //!
-//! The checker is a pure function, [`check`], over such a history. It reports only what a history proves. A call
+//! The checker is a pure function, [`checker::check`], over such a history. It reports only what a history proves. A call
 //! without an answer, or with an error, may have been carried out or not. A lease is valid as long as its holder has
 //! proof of it: from the answer to the claim until the deadline that came with it, plus each extension that was
 //! confirmed. What it checks:
@@ -30,5 +30,3 @@
 
 pub mod checker;
 pub mod history;
-
-pub use checker::{Kind, Violation, check};

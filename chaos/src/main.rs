@@ -22,13 +22,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
+use tenure_chaos::checker::{self, Kind, Violation, Volume};
 use tenure_chaos::history::{self, Event};
-use tenure_chaos::{Kind, Violation, checker};
 
 use crate::job::{Job, Role, Worker};
 use crate::scenario::{SCENARIOS, Scenario};
 
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// A history with fewer messages than this proves nothing.
+const LEAST: usize = 100;
 
 /// Runs Tenure under load and faults, and checks what its users saw.
 #[derive(Parser)]
@@ -99,7 +102,8 @@ fn main() -> ExitCode {
 
 async fn run_all(cli: &Cli) -> Result<bool> {
     let seed = cli.seed.unwrap_or_else(|| rand::random_range(0..1_000_000));
-    let wanted = |scenario: &&Scenario| cli.only.is_empty() || cli.only.iter().any(|name| scenario.name.starts_with(name));
+    let wanted =
+        |scenario: &&Scenario| cli.only.is_empty() || cli.only.iter().any(|name| scenario.name.starts_with(name));
     let scenarios: Vec<_> = SCENARIOS.iter().filter(wanted).collect();
     if scenarios.is_empty() {
         let names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
@@ -143,14 +147,8 @@ async fn run_all(cli: &Cli) -> Result<bool> {
 /// Checks the histories of a folder, and prints what they say. Whether nothing is violated.
 fn check(folder: &Path) -> Result<bool> {
     let (records, torn) = history::read(folder)?;
-    let count = |wanted: fn(&Event) -> bool| records.iter().filter(|record| wanted(&record.event)).count();
-    println!(
-        "  {} records: {} calls, {} deliveries to handlers, {} messages found at the end",
-        records.len(),
-        count(|event| matches!(event, Event::Call { .. })),
-        count(|event| matches!(event, Event::Begin { .. })),
-        count(|event| matches!(event, Event::Final { .. })),
-    );
+    let Volume { calls, acknowledged, leases, finished } = checker::volume(&records);
+    println!("  {calls} calls, {acknowledged} messages acknowledged, {leases} leases, {finished} messages finished");
     let mut kinds: BTreeMap<Kind, Vec<Violation>> = BTreeMap::new();
     for violation in checker::check(&records, &torn) {
         kinds.entry(violation.kind).or_default().push(violation);
@@ -165,7 +163,11 @@ fn check(folder: &Path) -> Result<bool> {
             }
         }
     }
-    Ok(kinds.is_empty())
+    let enough = acknowledged >= LEAST && finished >= LEAST;
+    if !enough {
+        println!("  this is too little to prove anything: at least {LEAST} messages must be acknowledged and finished");
+    }
+    Ok(kinds.is_empty() && enough)
 }
 
 /// A worker process: it works until its standard input is closed.

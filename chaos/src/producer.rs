@@ -31,7 +31,7 @@ async fn open(worker: &Worker, store: &Store, queue: &str, task: u64) -> Option<
     library::open(worker, || Producer::on(store, queue, &worker.job.process, port(task))).await
 }
 
-fn ids(messages: &Vec<QueueMessage>) -> Answer {
+fn ids(messages: &[QueueMessage]) -> Answer {
     Answer::Enqueued(messages.iter().map(|message| message.id).collect())
 }
 
@@ -54,7 +54,7 @@ async fn stream(worker: Arc<Worker>, store: Store, queue: &'static str, task: u6
             .collect();
         number += count;
         let act = producer.batch_enqueue(&items);
-        worker.call(Op::Enqueue { items: items.clone() }, worker.job.limit, act, ids).await;
+        worker.call(Op::Enqueue { items: items.clone() }, worker.job.limit, act, |found| ids(found)).await;
         worker.rest(Duration::from_millis(random.random_range(10..60))).await;
     }
 }
@@ -71,7 +71,7 @@ async fn repeated(worker: Arc<Worker>, store: Store) {
         loop {
             let act = async { producer.enqueue_with_options(&item, &options).await.map(|message| vec![message]) };
             let op = Op::Enqueue { items: vec![item.clone()] };
-            if worker.call(op, worker.job.limit, act, ids).await.is_some() && !again {
+            if worker.call(op, worker.job.limit, act, |found| ids(found)).await.is_some() && !again {
                 break;
             }
             if !worker.goes_on() {
@@ -107,7 +107,7 @@ async fn keyed(worker: Arc<Worker>, store: Store, task: u64) {
             key: Some(key.clone()),
         };
         let act = async { producer.enqueue_with_options(&item, &options).await.map(|message| vec![message]) };
-        worker.call(Op::Enqueue { items: vec![item.clone()] }, worker.job.limit, act, ids).await;
+        worker.call(Op::Enqueue { items: vec![item.clone()] }, worker.job.limit, act, |found| ids(found)).await;
         worker.rest(Duration::from_millis(random.random_range(50..250))).await;
     }
 }

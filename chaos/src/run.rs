@@ -12,8 +12,8 @@ use tokio::sync::Mutex;
 use crate::Result;
 use crate::http::Client;
 use crate::job::{Job, KEPT, KEYED, LEASE, LOOPED, PLAIN, Role, WEB, WIDE};
-use crate::proxy::Mode;
 use crate::process::{LIBRARY, Server, Slot};
+use crate::proxy::Mode;
 use crate::scenario::{Fault, Kept, Plan, Scenario};
 use crate::store::Database;
 
@@ -34,7 +34,7 @@ struct World {
 
 /// Runs a scenario, and leaves its history in the folder. Whether it could be run here.
 pub(crate) async fn run(scenario: &Scenario, seed: u64, length: Duration, folder: &Path) -> Result<bool> {
-    let Some(database) = Database::start(scenario.kept).await? else { return Ok(false) };
+    let Some(database) = Database::start(scenario.kept, length).await? else { return Ok(false) };
     let recorder = Recorder::open(folder, "nemesis")?;
     let (began, wall) = (Instant::now(), SystemTime::now());
     write_rules(&recorder, scenario, &database);
@@ -71,7 +71,8 @@ pub(crate) async fn run(scenario: &Scenario, seed: u64, length: Duration, folder
     .into_iter()
     .flatten()
     .collect();
-    let slots = jobs.into_iter().enumerate().map(|(number, job)| Slot::start(job, number)).collect::<Result<Vec<_>>>()?;
+    let slots =
+        jobs.into_iter().enumerate().map(|(number, job)| Slot::start(job, number)).collect::<Result<Vec<_>>>()?;
     let world = Arc::new(World {
         recorder,
         database: Mutex::new(database),
@@ -196,7 +197,11 @@ impl World {
         let mut command = std::process::Command::new(std::env::current_exe()?);
         command.arg("hold-lock").arg(file).arg(time.as_millis().to_string());
         let status = tokio::task::block_in_place(|| command.status())?;
-        if status.success() { Ok(()) } else { Err(format!("the process that holds the lock ended with {status}").into()) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("the process that holds the lock ended with {status}").into())
+        }
     }
 
     /// Lets everything heal, ends the workers, drains the queues, and records what is left.
@@ -226,7 +231,8 @@ impl World {
     async fn record_what_is_left(&self, store: &Store) -> Result<()> {
         const PAGE: i64 = 1000;
         let found = |payload: &[u8], id: i64, state: State| {
-            let uid = serde_json::from_slice::<Item>(payload).map_or_else(|_| format!("unreadable {id}"), |item| item.uid);
+            let uid =
+                serde_json::from_slice::<Item>(payload).map_or_else(|_| format!("unreadable {id}"), |item| item.uid);
             self.recorder.write(Event::Final { uid, id, state });
         };
         let mut offset = 0;

@@ -31,7 +31,8 @@ async fn handle_all(worker: Arc<Worker>, store: Store, queue: &'static str, task
         let Some(consumer) = library::open(&worker, open).await else { return };
         let handling = worker.clone();
         let handler = move |delivery: Delivery| handle(handling.clone(), delivery);
-        let retry = RetryPolicy { first: Duration::from_millis(100), max: Duration::from_secs(1), ..RetryPolicy::default() };
+        let retry =
+            RetryPolicy { first: Duration::from_millis(100), max: Duration::from_secs(1), ..RetryPolicy::default() };
         let stop = worker.stop.clone();
         let run = consumer.run(handler).concurrency(8).lease(LEASE).retry(retry).until(stop.cancelled_owned());
         if let Err(error) = run.await {
@@ -58,7 +59,8 @@ async fn handle(worker: Arc<Worker>, delivery: Delivery) -> Result<Outcome, &'st
     let slow = if delivery.key.is_some() { 0.02 } else { 0.06 };
     let (work, choice) = {
         let mut random = rand::rng();
-        let work = if random.random_bool(slow) { random.random_range(2_000..3_500) } else { random.random_range(0..40) };
+        let work =
+            if random.random_bool(slow) { random.random_range(2_000..3_500) } else { random.random_range(0..40) };
         (Duration::from_millis(work), random.random_range(0..100))
     };
     tokio::select! {

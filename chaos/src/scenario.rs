@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 
 use crate::proxy::Mode;
 
-/// What keeps the messages.
+/// Where messages are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// One PostgreSQL behind a proxy.
@@ -22,7 +22,7 @@ pub(crate) enum Kept {
     SmallDisk,
 }
 
-/// Who uses it, and what happens to it.
+/// A database, its users, and the faults that hit them.
 #[derive(Clone, Copy)]
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,

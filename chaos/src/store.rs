@@ -14,8 +14,8 @@ use crate::scenario::{Going, Kept};
 
 /// What workers add to a DSN, so that a call has a limit that a test can wait for.
 const OPTIONS: &str = "statement_timeout=3&connect_timeout=2&pool_size=5";
-/// How large the disk is that is soon full.
-const DISK: &str = "size=24m";
+/// How large the disk is that is soon full, in MiB, and how much larger for every second: the archive grows.
+const DISK: (u64, f64) = (24, 0.2);
 
 /// A running database.
 pub(crate) enum Database {
@@ -40,7 +40,7 @@ fn address(node: &Node) -> SocketAddr {
 
 impl Database {
     /// Starts it; none: this machine does not allow it, for the reason that was printed.
-    pub(crate) async fn start(kept: Kept) -> Result<Option<Self>> {
+    pub(crate) async fn start(kept: Kept, length: Duration) -> Result<Option<Self>> {
         let node = || tokio::task::block_in_place(Node::primary);
         match kept {
             Kept::Postgres => {
@@ -62,7 +62,8 @@ impl Database {
             Kept::SmallDisk => {
                 let folder = tempfile::tempdir()?;
                 let mut mount = Command::new("mount");
-                mount.args(["-t", "tmpfs", "-o", DISK, "tenure-chaos"]).arg(folder.path());
+                let size = DISK.0 + (length.as_secs_f64() * DISK.1) as u64;
+                mount.args(["-t", "tmpfs", "-o", &format!("size={size}m"), "tenure-chaos"]).arg(folder.path());
                 if !mount.status().is_ok_and(|status| status.success()) {
                     return Ok(None);
                 }
@@ -136,7 +137,9 @@ impl Database {
 
     /// The primary goes, the standby takes over, and gets a new standby.
     pub(crate) async fn fail_over(&mut self, going: Going) -> Result<()> {
-        let Database::Pair { primary, standby, proxies, front } = self else { return Err("there is no standby".into()) };
+        let Database::Pair { primary, standby, proxies, front } = self else {
+            return Err("there is no standby".into());
+        };
         let old = *front;
         match going {
             Going::Killed => primary.kill(),

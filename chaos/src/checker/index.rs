@@ -153,7 +153,8 @@ impl<'a> Index<'a> {
                 Event::Answer { call, result } => {
                     let Some(call) = numbered.get(&(process, *call)) else { continue };
                     self.calls[*call].answer = Some((record.at, result));
-                    if let (Op::Enqueue { items }, Answer::Done | Answer::Enqueued(_)) = (self.calls[*call].op, result) {
+                    if let (Op::Enqueue { items }, Answer::Done | Answer::Enqueued(_)) = (self.calls[*call].op, result)
+                    {
                         for item in items {
                             if let Some(put) = self.puts.get_mut(item.uid.as_str()) {
                                 put.acknowledged.get_or_insert(record.at);

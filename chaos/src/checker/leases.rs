@@ -1,4 +1,4 @@
-//! Leases: one at a time, and whoever holds a valid one is not refused.
+//! Leases: a message has one at a time, and the holder of a valid lease is not refused.
 
 use std::collections::BTreeMap;
 
@@ -117,7 +117,8 @@ fn keys(index: &Index<'_>) -> Vec<Violation> {
                 && holder.leased.uid != lease.leased.uid
             {
                 let over = (until - from) / 1000;
-                let text = format!("{} holds its key '{key}' {over} ms before {} was done", lease.process, holder.process);
+                let text =
+                    format!("{} holds its key '{key}' {over} ms before {} was done", lease.process, holder.process);
                 found.push(violation(Kind::TwoLeases, lease, text));
                 break;
             }

@@ -35,21 +35,28 @@ fn lost(index: &Index<'_>, put: &Put<'_>, states: &[(i64, State)]) -> Option<Vio
     if put.acknowledged.is_none() || !states.is_empty() {
         return None;
     }
-    let accepted = || index.of(uid).any(|lease| lease.finished_by(Micros::MAX));
-    // The dead are in the archive of every queue; an unanswered completion leaves a trace only where they are kept.
-    if index.keeps(&put.item.queue) {
-        return Some(violation(Kind::Lost, uid, "was acknowledged, and is neither in its queue nor in the archive"));
+    // Where completed messages are not kept, one that a consumer has finished, or may have finished, leaves no trace.
+    if !index.keeps(&put.item.queue) && index.of(uid).any(|lease| lease.finished_by(Micros::MAX)) {
+        return None;
     }
-    let text = "was acknowledged, no consumer finished it, and it is neither in its queue nor in the archive";
-    (!accepted()).then(|| violation(Kind::Lost, uid, text))
+    let refused = index.of(uid).any(|lease| !lease.endings.is_empty());
+    let text = match refused {
+        true => {
+            "was acknowledged, and is neither in its queue nor in the archive; consumers that ended it were told that they had lost it, or returned it"
+        }
+        false => "was acknowledged, is neither in its queue nor in the archive, and no consumer ended it",
+    };
+    Some(violation(Kind::Lost, uid, text))
 }
 
 /// When the end of a message was accepted.
 fn accepted(index: &Index<'_>, uid: &str) -> Vec<Micros> {
     let endings = index.of(uid).flat_map(|lease| &lease.endings);
     let done = endings.filter(|ending| ending.verb != Verb::Return);
-    let mut times: Vec<Micros> =
-        done.filter_map(|ending| ending.answer.filter(|(_, answer)| *answer == Finish::Done)).map(|(at, _)| at).collect();
+    let mut times: Vec<Micros> = done
+        .filter_map(|ending| ending.answer.filter(|(_, answer)| *answer == Finish::Done))
+        .map(|(at, _)| at)
+        .collect();
     times.sort_unstable();
     times
 }

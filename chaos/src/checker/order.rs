@@ -20,7 +20,10 @@ fn before(first: &Put<'_>, second: &Put<'_>) -> bool {
     first.item.number < second.item.number && (acknowledged || together)
 }
 
-fn grouped<'i, 'a>(index: &'i Index<'a>, group: impl Fn(&'a Put<'a>) -> Option<&'a str>) -> BTreeMap<&'a str, Vec<&'i Put<'a>>>
+fn grouped<'i, 'a>(
+    index: &'i Index<'a>,
+    group: impl Fn(&'a Put<'a>) -> Option<&'a str>,
+) -> BTreeMap<&'a str, Vec<&'i Put<'a>>>
 where
     'i: 'a,
 {

@@ -1,6 +1,6 @@
 //! A sound history passes, and each kind of planted damage is reported as exactly that.
 
-use super::{Kind, check};
+use super::{Kind, Volume, check, volume};
 use crate::history::{Answer, Event, Finish, Item, Leased, Micros, Op, Record, Rules, State, Verb, parse};
 
 const MS: Micros = 1000;
@@ -129,6 +129,7 @@ fn sound() -> Story {
 #[test]
 fn sound_history_passes() {
     assert_eq!(sound().kinds(), []);
+    assert_eq!(volume(&sound().records), Volume { calls: 11, acknowledged: 4, leases: 5, finished: 4 });
 }
 
 #[test]

@@ -26,6 +26,7 @@ fn late(index: &Index<'_>, call: &Call<'_>) -> Option<Violation> {
     };
     let answered = if call.answer.is_some() { "was answered" } else { "was not answered" };
     let (took, within) = (took / 1000, call.within / 1000);
-    let text = format!("call {} ({verb}) of {} {answered} after {took} ms, promised {within} ms", call.number, call.process);
+    let text =
+        format!("call {} ({verb}) of {} {answered} after {took} ms, promised {within} ms", call.number, call.process);
     Some(Violation { kind: Kind::Late, uid: None, text })
 }
