@@ -157,3 +157,98 @@ async fn pump(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::mpsc;
+
+    use super::{Mode, Proxy};
+
+    const MOMENT: Duration = Duration::from_millis(200);
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A server that answers every byte with the same byte and reports it, behind a proxy.
+    async fn echo() -> (Proxy, mpsc::UnboundedReceiver<u8>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = Proxy::start(listener.local_addr().unwrap()).await.unwrap();
+        let (report, reported) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let report = report.clone();
+                tokio::spawn(async move {
+                    while let Ok(byte) = stream.read_u8().await {
+                        report.send(byte).ok();
+                        stream.write_u8(byte).await.ok();
+                    }
+                });
+            }
+        });
+        (proxy, reported)
+    }
+
+    async fn connect(proxy: &Proxy) -> TcpStream {
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!(ask(&mut stream, 1, PATIENCE).await, Some(1));
+        stream
+    }
+
+    /// None: there was no answer, and the connection is open.
+    async fn ask(stream: &mut TcpStream, byte: u8, patience: Duration) -> Option<u8> {
+        stream.write_u8(byte).await.unwrap();
+        let answer = tokio::time::timeout(patience, stream.read_u8()).await.ok()?;
+        Some(answer.unwrap())
+    }
+
+    #[tokio::test]
+    async fn frozen_connection_loses_nothing() {
+        let (proxy, _reported) = echo().await;
+        let mut stream = connect(&proxy).await;
+        proxy.set(Mode::Freeze);
+        assert_eq!(ask(&mut stream, 2, MOMENT).await, None);
+        proxy.set(Mode::Pass);
+        assert_eq!(stream.read_u8().await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn muted_connection_delivers_requests_and_stays_silent_for_good() {
+        let (proxy, mut reported) = echo().await;
+        let mut stream = connect(&proxy).await;
+        reported.recv().await;
+        proxy.set(Mode::Mute);
+        assert_eq!(ask(&mut stream, 2, MOMENT).await, None);
+        assert_eq!(reported.recv().await, Some(2));
+        proxy.set(Mode::Pass);
+        assert_eq!(ask(&mut stream, 3, MOMENT).await, None);
+        connect(&proxy).await;
+    }
+
+    #[tokio::test]
+    async fn half_open_connection_stays_open_and_is_never_answered() {
+        let (proxy, mut reported) = echo().await;
+        let mut stream = connect(&proxy).await;
+        reported.recv().await;
+        proxy.set(Mode::HalfOpen);
+        assert_eq!(ask(&mut stream, 2, MOMENT).await, None);
+        proxy.set(Mode::Pass);
+        assert_eq!(ask(&mut stream, 3, MOMENT).await, None);
+        assert!(reported.try_recv().is_err(), "nothing may reach the server");
+        connect(&proxy).await;
+    }
+
+    #[tokio::test]
+    async fn stalled_connection_answers_later_and_a_cut_one_is_closed() {
+        let (proxy, _reported) = echo().await;
+        let mut stream = connect(&proxy).await;
+        proxy.set(Mode::Stall(2 * MOMENT));
+        assert_eq!(ask(&mut stream, 2, MOMENT).await, None);
+        assert_eq!(tokio::time::timeout(PATIENCE, stream.read_u8()).await.unwrap().unwrap(), 2);
+        proxy.set(Mode::Cut);
+        assert!(tokio::time::timeout(PATIENCE, stream.read_u8()).await.unwrap().is_err());
+        proxy.set(Mode::Pass);
+        connect(&proxy).await;
+    }
+}
