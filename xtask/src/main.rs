@@ -42,6 +42,12 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
+    /// Load, faults, recorded histories and their check, on PostgreSQL and SQLite, with the library and the server.
+    Chaos {
+        /// Passed on: --seconds, --seed, --only, --keep, or `check <folder>`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
     /// The duroxide provider beside its rivals, under duroxide's own stress tests.
     BenchDuroxide {
         /// A, B, C, D, S, L, large, sequential, idle, sqlite-C, sqlite-D, sqlite-S; none: all.
@@ -104,6 +110,11 @@ fn run(command: Command) -> Result<()> {
                 .args(&rest)
                 .env("TENURE_BENCH_POSTGRES", cluster.dsn())
                 .run()
+        }
+        Command::Chaos { rest } => {
+            // The servers are processes of their own, which the test finds beside itself.
+            Cargo::new(&["build", "--package", "tenure-server"]).run()?;
+            Cargo::new(&["run", "--package", "tenure-chaos", "--"]).args(&rest).run()
         }
         Command::BenchDuroxide { only, rounds, seconds } => duroxide::bench(&only, rounds, seconds),
         Command::StressDuroxide { seconds } => duroxide::stress(seconds),

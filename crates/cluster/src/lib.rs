@@ -3,6 +3,8 @@
 //! The server refuses to run as root, so root runs it as the user `postgres`. It is our own child process, and it is
 //! ended by its process id.
 
+pub mod chaos;
+
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
