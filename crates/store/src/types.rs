@@ -6,7 +6,7 @@ mod orchestration;
 pub use identity::*;
 pub use orchestration::*;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -16,7 +16,7 @@ pub type Micros = i64;
 /// A queue's settings, as given at creation and as changed later.
 ///
 /// ```
-/// use std::time::Duration;
+/// use std::time::{Duration, Instant};
 /// use tenure_store::Settings;
 /// let settings = Settings { lease: Duration::from_secs(60), max_attempts: Some(5), ..Settings::default() };
 /// assert_eq!(settings.partitions, 1);
@@ -198,12 +198,20 @@ pub struct Message {
     pub(crate) keep: bool,
     /// The lease of its key under which it was handed out.
     pub(crate) token: Option<i64>,
+    /// When the claim that leased it was sent, by this process's clock.
+    pub(crate) asked: Option<Instant>,
 }
 
 impl Message {
     /// The id by which its producer knows it, however often it has moved.
     pub fn identity(&self) -> i64 {
         self.origin_id.unwrap_or(self.id)
+    }
+
+    /// When the claim that leased this message was sent: its lease ends no earlier than the lease's length after that, by this
+    /// process's clock, however late the answer came. Of a message that was not claimed, now.
+    pub fn asked_at(&self) -> Instant {
+        self.asked.unwrap_or_else(Instant::now)
     }
 
     /// What proves that the lease under which this message was handed out is still in force.
@@ -340,6 +348,13 @@ pub struct KeyBatch {
     pub leased_until: Micros,
     /// The messages, in order.
     pub messages: Vec<Message>,
+}
+
+impl KeyBatch {
+    /// When the claim was sent: see [`Message::asked_at`].
+    pub fn asked_at(&self) -> Instant {
+        self.messages.first().map_or_else(Instant::now, Message::asked_at)
+    }
 }
 
 /// How a message ended.

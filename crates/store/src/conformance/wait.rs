@@ -60,7 +60,7 @@ pub async fn a_message_handed_to_a_waiting_claim_is_leased_on_its_terms(h: &Harn
     let enqueued = h.put_message(&queue, message).await;
     let handed = task.await.unwrap().remove(0);
     let stored = h.store.message_get(enqueued.id).await.unwrap().unwrap();
-    assert_eq!(Message { keep: true, ..handed.clone() }, stored, "what was handed over is what was stored");
+    assert_eq!(Message { keep: true, asked: None, ..handed.clone() }, stored, "what was handed over is what was stored");
     assert_eq!((handed.attempts, handed.worker), (1, Some(worker)));
     assert_eq!(handed.leased_until, enqueued.created_at + 7_000_000);
     h.advance(7_000);

@@ -219,6 +219,7 @@ pub(crate) async fn enqueue_leased(
         (*producer).into(),
         Value::Bytes(payload.clone()),
     ];
+    let asked = Some(std::time::Instant::now());
     let row = conn.query_opt(MESSAGE_ENQUEUE_LEASED, &params).await?.ok_or_else(gone)?;
     let mut row = row.fields(MESSAGE_ENQUEUE_LEASED.name);
     let enqueued = enqueued(&mut row, false)?;
@@ -247,6 +248,7 @@ pub(crate) async fn enqueue_leased(
         payload: payload.clone(),
         keep,
         token: None,
+        asked,
     });
     Ok((enqueued, message))
 }

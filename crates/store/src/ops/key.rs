@@ -229,6 +229,7 @@ async fn claim_key(
     lease: Option<Duration>,
     worker: Option<i64>,
 ) -> Result<Attempt> {
+    let asked = Some(std::time::Instant::now());
     let rows = conn.query(KEY_PICK, &[clock.value(), Value::Int(lane), worker.into()]).await?;
     let mut row = rows[0].fields(KEY_PICK.name);
     let Some(key) = row.text_or_null()? else {
@@ -255,7 +256,9 @@ async fn claim_key(
         return Ok(Attempt::Raced);
     };
     let lane = first.lane;
-    messages.iter_mut().for_each(|message| message.token = Some(token));
+    for message in &mut messages {
+        (message.token, message.asked) = (Some(token), asked);
+    }
     Ok(Attempt::Held(KeyBatch { lane, key, token, leased_until, messages }))
 }
 

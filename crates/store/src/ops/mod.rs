@@ -67,6 +67,7 @@ pub(crate) fn message(fields: &mut Fields<'_>) -> Result<Message> {
         due_at: None,
         keep: true,
         token: None,
+        asked: None,
     })
 }
 

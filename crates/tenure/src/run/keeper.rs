@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use tenure_store::Fence;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +31,8 @@ pub(super) struct Keeper {
 
 struct Kept {
     what: Leased,
-    /// When the lease ends by our own clock, counted from the answer to the claim.
+    /// When the lease ends at the earliest by our own clock, counted from the moment at which the claim was sent: its answer
+    /// may come late (6 s after the lease began, while the database was frozen).
     until: Instant,
     lost: CancellationToken,
 }
@@ -43,9 +46,10 @@ impl Keeper {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn add(&self, what: Leased) -> u64 {
+    /// Keeps a lease that was asked for at this moment.
+    pub(super) fn add(&self, what: Leased, asked: Instant) -> u64 {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        let kept = Kept { what, until: Instant::now() + self.lease, lost: CancellationToken::new() };
+        let kept = Kept { what, until: asked + self.lease, lost: CancellationToken::new() };
         self.leases().insert(ticket, kept);
         ticket
     }
@@ -54,7 +58,8 @@ impl Keeper {
     /// none: the lease is lost.
     pub(super) fn hand_out(&self, ticket: u64, position: i64) -> Option<CancellationToken> {
         let mut leases = self.leases();
-        let kept = leases.get_mut(&ticket).filter(|kept| !kept.lost.is_cancelled())?;
+        let late = Instant::now() + self.margin();
+        let kept = leases.get_mut(&ticket).filter(|kept| !kept.lost.is_cancelled() && kept.until > late)?;
         if let Leased::Key { seen, .. } = &mut kept.what {
             *seen = position;
         }
@@ -75,28 +80,48 @@ impl Keeper {
         self.leases().drain().map(|(_, kept)| kept.what).collect()
     }
 
-    /// Looks eight times in a lease: extends by half a lease what has less than five eighths of one left, and gives up
-    /// what has less than one eighth, which is the margin for slow answers and clocks that drift.
+    /// A lease with less than this left is given up: it may end before the next look, and clocks drift.
+    fn margin(&self) -> Duration {
+        self.lease / 4
+    }
+
+    /// Looks eight times in a lease: extends by half a lease what has less than five eighths of one left, and gives up what
+    /// has less than a quarter. A look never waits for an extension, so that handlers are told in time.
     pub(super) async fn run(self: Arc<Self>) {
         let tick = self.lease / 8;
+        let mut extension: Option<BoxFuture<'_, ()>> = None;
         loop {
-            tokio::time::sleep(tick).await;
-            let now = Instant::now();
-            let mut due = Vec::new();
-            for (ticket, kept) in self.leases().iter() {
-                if kept.lost.is_cancelled() {
-                    continue;
-                }
-                if kept.until <= now + tick {
-                    kept.lost.cancel();
-                } else if kept.until <= now + self.lease * 5 / 8 {
-                    due.push((*ticket, kept.what));
-                }
+            let next = Instant::now() + tick;
+            let due = self.look();
+            if extension.is_none() && !due.is_empty() {
+                extension = Some(self.extend_in_time(due, 2 * tick).boxed());
             }
-            // Not longer than a tick: whoever cannot be extended must be told in time.
-            if tokio::time::timeout(tick, self.extend(&due)).await.is_err() {
-                tracing::warn!(leases = due.len(), "leases could not be extended in time, and will be tried again");
+            while let Some(extending) = &mut extension
+                && tokio::time::timeout_at(next, extending).await.is_ok()
+            {
+                extension = None;
             }
+            tokio::time::sleep_until(next).await;
+        }
+    }
+
+    /// Gives up leases that may end before the next look; those that must be extended.
+    fn look(&self) -> Vec<(u64, Leased)> {
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for (ticket, kept) in self.leases().iter().filter(|(_, kept)| !kept.lost.is_cancelled()) {
+            if kept.until <= now + self.margin() {
+                kept.lost.cancel();
+            } else if kept.until <= now + self.lease * 5 / 8 {
+                due.push((*ticket, kept.what));
+            }
+        }
+        due
+    }
+
+    async fn extend_in_time(&self, due: Vec<(u64, Leased)>, limit: Duration) {
+        if tokio::time::timeout(limit, self.extend(&due)).await.is_err() {
+            tracing::warn!(leases = due.len(), "could not extend leases in time; trying again");
         }
     }
 

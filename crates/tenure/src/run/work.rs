@@ -67,11 +67,11 @@ impl Work {
     /// Puts what was just leased under the keeper's care.
     pub(super) fn register(&self, units: Vec<Unit>) -> Vec<(u64, Unit)> {
         let keep = |unit: Unit| {
-            let what = match &unit {
-                Unit::Message(message) => Leased::Message(message.fence()),
-                Unit::Key(batch) => Leased::Key { token: batch.token, seen: UNSEEN },
+            let (what, asked) = match &unit {
+                Unit::Message(message) => (Leased::Message(message.fence()), message.asked_at()),
+                Unit::Key(batch) => (Leased::Key { token: batch.token, seen: UNSEEN }, batch.asked_at()),
             };
-            (self.keeper.add(what), unit)
+            (self.keeper.add(what, asked.into()), unit)
         };
         units.into_iter().map(keep).collect()
     }
