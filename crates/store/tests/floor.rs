@@ -79,25 +79,25 @@ impl Floor {
         self.schema.bytes().fold(17, |hash: u32, byte| (hash.wrapping_mul(31) ^ u32::from(byte)) & 0x7fff_ffff)
     }
 
-    /// The ways to enqueue, each as a task that stores one late message.
-    fn enqueues(&self) -> Vec<(&'static str, tokio::task::JoinHandle<()>)> {
-        let late = |count: usize| -> Vec<NewMessage> {
-            (0..count).map(|n| NewMessage::new(if n == 0 { "late" } else { "x" })).collect()
-        };
-        let enqueue = |messages: Vec<NewMessage>| {
-            let (store, queue) = (self.writer.clone(), self.queue.clone());
-            tokio::spawn(async move {
-                store.enqueue(&queue, None, messages).await.unwrap();
-            })
-        };
-        let schema = self.schema.clone();
-        let function = tokio::spawn(async move {
-            let call = format!("select \"{schema}\".enqueue('jobs', 'late'::bytea, announce => false)");
-            connect().await.query(&call, &[]).await.unwrap();
-        });
-        vec![("one", enqueue(late(1))), ("function", function), ("many", enqueue(late(3)))]
+    /// Starts to store a late message, in one of the ways of [`WAYS`].
+    fn enqueue_late(&self, way: &str) -> tokio::task::JoinHandle<()> {
+        let (store, queue, schema) = (self.writer.clone(), self.queue.clone(), self.schema.clone());
+        let rest = if way == "many" { 2 } else { 0 };
+        if way == "function" {
+            return tokio::spawn(async move {
+                let call = format!("select \"{schema}\".enqueue('jobs', 'late'::bytea, announce => false)");
+                connect().await.query(&call, &[]).await.unwrap();
+            });
+        }
+        tokio::spawn(async move {
+            let messages = std::iter::once(NewMessage::new("late")).chain(numbered(rest));
+            store.enqueue(&queue, None, messages.collect()).await.unwrap();
+        })
     }
 }
+
+/// One message, several, or the SQL function.
+const WAYS: [&str; 3] = ["one", "many", "function"];
 
 async fn connect() -> Client {
     let (client, connection) = tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
@@ -149,50 +149,45 @@ async fn a_transaction_that_is_idle_after_a_write_to_another_table_does_not_hold
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_position_is_drawn_when_its_transaction_has_a_number() {
-    let f = Floor::open().await;
-    // Between the draw and the insert of a late message, its transaction waits: whether it has a number then is the test.
-    let stall = "create function tenure.stall() returns trigger language plpgsql as $body$ begin
-             if new.payload = 'late'::bytea then perform pg_advisory_xact_lock($key); end if;
-             return new;
-         end $body$;
-         create trigger stall before insert on tenure.message for each row execute function tenure.stall()";
-    script(&f.writer, &stall.replace("$key", &f.key().to_string())).await;
-    f.client.execute(&format!("select pg_advisory_lock({})", f.key()), &[]).await.unwrap();
-    let late = f.enqueues();
-    f.blocked("advisory").await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    f.work().await;
-    f.client.execute(&format!("select pg_advisory_unlock({})", f.key()), &[]).await.unwrap();
-    let count = late.len();
-    for (name, task) in late {
-        task.await.unwrap_or_else(|error| panic!("{name}: {error}"));
+    for way in WAYS {
+        let f = Floor::open().await;
+        // Between the draw and the insert of a late message, its transaction waits: does it have a number then?
+        let stall = "create function tenure.stall() returns trigger language plpgsql as $body$ begin
+                 if new.payload = 'late'::bytea then perform pg_advisory_xact_lock($key); end if;
+                 return new;
+             end $body$;
+             create trigger stall before insert on tenure.message for each row execute function tenure.stall()";
+        script(&f.writer, &stall.replace("$key", &f.key().to_string())).await;
+        f.client.execute(&format!("select pg_advisory_lock({})", f.key()), &[]).await.unwrap();
+        let late = f.enqueue_late(way);
+        f.blocked("advisory").await;
+        f.work().await;
+        f.client.execute(&format!("select pg_advisory_unlock({})", f.key()), &[]).await.unwrap();
+        late.await.unwrap();
+        let found = f.find().await.iter().any(|message| message.payload == "late");
+        assert!(found, "{way}: the late message lies below the floor and is never delivered");
     }
-    let found = f.find().await.iter().filter(|message| message.payload == "late").count();
-    assert_eq!(found, count, "late messages lie below the floor and are never delivered");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_position_is_drawn_under_a_lock_on_the_messages() {
     let f = Floor::open().await;
-    // Plans that are cached take their locks at another place than new ones.
-    for _ in 0..2 {
-        for (_, task) in f.enqueues() {
-            task.await.unwrap();
-        }
-    }
     let drawn = format!("select last_value from \"{}\".message_id", f.schema);
-    let before: i64 = f.client.query_one(&drawn, &[]).await.unwrap().get(0);
-    let lock = format!("begin; lock table \"{}\".message in access exclusive mode", f.schema);
-    f.client.batch_execute(&lock).await.unwrap();
-    let late = f.enqueues();
-    f.blocked("relation").await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let after: i64 = f.client.query_one(&drawn, &[]).await.unwrap().get(0);
-    f.client.batch_execute("rollback").await.unwrap();
-    for (_, task) in late {
-        task.await.unwrap();
+    for way in WAYS {
+        // Plans that are cached take their locks at another place than new ones.
+        for _ in 0..2 {
+            f.enqueue_late(way).await.unwrap();
+        }
+        let before: i64 = f.client.query_one(&drawn, &[]).await.unwrap().get(0);
+        let lock = format!("begin; lock table \"{}\".message in access exclusive mode", f.schema);
+        f.client.batch_execute(&lock).await.unwrap();
+        let late = f.enqueue_late(way);
+        f.blocked("relation").await;
+        let after: i64 = f.client.query_one(&drawn, &[]).await.unwrap().get(0);
+        f.client.batch_execute("rollback").await.unwrap();
+        late.await.unwrap();
+        assert_eq!(before, after, "{way}: a position was drawn without a lock");
     }
-    assert_eq!(before, after, "a position was drawn without a lock");
     let (_, draw) = texts().into_iter().find(|(name, _)| name == "message/draw.pg").unwrap();
     let draw = draw.replace("tenure.", &format!("\"{}\".", f.schema)).replace("$1", "2");
     let mode = "select mode from pg_locks where pid = pg_backend_pid() and locktype = 'relation'
