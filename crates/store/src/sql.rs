@@ -66,6 +66,7 @@ statements! {
     ARCHIVE_PRUNE = both "archive/prune";
     ARCHIVE_REPLAY = pair "archive/replay";
     ARCHIVE_TALLY = both "archive/tally";
+    CLOCK_NOW = both "clock/now";
     DEDUPE_FIND = pair "dedupe/find";
     DEDUPE_HOLD = pair "dedupe/hold";
     DEDUPE_PRUNE = both "dedupe/prune";
