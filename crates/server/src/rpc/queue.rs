@@ -134,8 +134,7 @@ async fn store(desk: &Arc<Desk>, mut messages: Vec<NewMessage>) -> Result<(), (F
             messages.iter_mut().for_each(|message| message.due = worth_scheduling(message.due, now));
         }
         let ready = messages.iter().filter(|message| message.due.is_none()).count();
-        part.member.watched(store.enqueue(&queue, Some(part.local()), messages).await)?;
-        Ok(ready)
+        part.member.watched(store.enqueue(&queue, Some(part.local()), messages).await).map(|_| ready)
     };
     match enqueued.await {
         Ok(ready) => {
