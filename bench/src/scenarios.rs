@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_store::{Claim, Due, Store};
+use tenure_store::{Claim, Due, Settings, Store};
 
 use crate::load::{Measured, Meter};
 use crate::report::{Report, median};
@@ -10,7 +10,13 @@ use crate::{Result, bare, bare_sqlite, http, library, ours, pickup};
 
 const BACKLOG: u64 = 100_000;
 
-pub(crate) async fn run(dsn: &str, only: &[String], seconds: f64, report: &mut Report) -> Result<()> {
+pub(crate) async fn run(
+    dsn: &str,
+    only: &[String],
+    seconds: f64,
+    idle_seconds: f64,
+    report: &mut Report,
+) -> Result<()> {
     let wanted = |name: &str| only.is_empty() || only.iter().any(|prefix| name.starts_with(prefix.as_str()));
     if wanted("s1") {
         s1(dsn, seconds, report).await?;
@@ -33,11 +39,17 @@ pub(crate) async fn run(dsn: &str, only: &[String], seconds: f64, report: &mut R
     if wanted("s6b") {
         s6b(dsn, report).await?;
     }
+    if wanted("s6c") {
+        s6c(dsn, idle_seconds, report).await?;
+    }
     if wanted("library") {
         library(dsn, seconds, report).await?;
     }
     if wanted("sqlite") {
         sqlite(seconds, report).await?;
+    }
+    if wanted("leases") {
+        leases(dsn, report).await?;
     }
     if wanted("memory") {
         memory(dsn, report).await?;
@@ -189,6 +201,36 @@ async fn s6b(dsn: &str, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// A transaction stays idle after a write to a table of its own, with a transaction number, under 1,500/s and during a
+/// drain. Leases are short enough to be looked after while it lasts.
+async fn s6c(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
+    const PACE: f64 = 1500.0;
+    let drained = 20_000;
+    let short = async || {
+        let (store, queue) = ours::fresh(dsn).await?;
+        let settings = Settings { lease: Duration::from_secs(30), ..queue.settings.clone() };
+        let queue = store.queue_update(&queue.name, settings).await?;
+        Result::Ok((store, queue))
+    };
+    let (store, queue) = short().await?;
+    let calm = ours::paced(&store, &queue, 8, 8, PACE, seconds.min(60.0)).await?;
+    ours::fill(&store, &queue, drained, None).await?;
+    let clean = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
+    let (store, queue) = short().await?;
+    let idle = bare::connect(dsn).await?;
+    idle.batch_execute("create table bench.idle (n int); begin; insert into bench.idle values (1)").await?;
+    let pressed = ours::paced(&store, &queue, 8, 8, PACE, seconds).await?;
+    ours::fill(&store, &queue, drained, None).await?;
+    let held = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
+    idle.batch_execute("rollback").await?;
+    let name = format!("S6c {seconds:.0} s beside a transaction idle after a write");
+    report.bound(&format!("{name}: keeps up"), pressed, "of pace", pressed.rate / PACE, 0.95, true);
+    let calm_name = format!("{name}: latency (p99 without it {:.1} ms)", calm.p99);
+    report.bound(&calm_name, pressed, "x p99", pressed.p99 / calm.p99, 2.0, false);
+    report.ratio("S6c drain 20k under it vs clean", clean, held, 0.8);
+    Ok(())
+}
+
 async fn sqlite(seconds: f64, report: &mut Report) -> Result<()> {
     let folder = tempfile::tempdir_in(".")?;
     let bare_path = folder.path().join("bare.db");
@@ -239,6 +281,43 @@ async fn library(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// A run loop whose leases are extended, and a key of 100,000 messages.
+async fn leases(dsn: &str, report: &mut Report) -> Result<()> {
+    const WORK: Duration = Duration::from_millis(400);
+    const HANDLED: u64 = 1000;
+    let mut figures: [Vec<Measured>; 6] = Default::default();
+    let mut grown: f64 = 0.0;
+    for _ in 0..report.repeat {
+        figures[0].push(library::run_for(dsn, WORK, Duration::from_secs(60), 10_000).await?);
+        figures[1].push(library::run_for(dsn, WORK, Duration::from_millis(800), 10_000).await?);
+        figures[2].push(library::one_by_one(dsn, None, BACKLOG, HANDLED).await?);
+        let before = peak_memory(true)?;
+        figures[3].push(library::one_by_one(dsn, Some("k"), BACKLOG, HANDLED).await?);
+        grown = grown.max(peak_memory(false)? - before);
+        figures[4].push(our_drain(dsn, 1, 256, 60.0, BACKLOG).await?);
+        let (store, queue) = ours::fresh(dsn).await?;
+        ours::fill_keyed(&store, &queue, BACKLOG, Some("k")).await?;
+        ours::settle(dsn).await?;
+        figures[5].push(ours::drain_keys(&store, &queue, BACKLOG).await?);
+    }
+    let [kept, extended, plain, keyed, batches, key_batches] = figures.map(median);
+    report.ratio("Leases: Consumer::run, leases extended while 512 handlers work vs not", kept, extended, 0.8);
+    report.ratio("Leases: one key of 100k, Consumer::run vs messages without a key", plain, keyed, 0.8);
+    report.bound("Leases: one key of 100k, memory", keyed, "MB more at most", grown, 32.0, false);
+    report.ratio("Leases: one key of 100k in whole batches vs batches without a key", batches, key_batches, 0.5);
+    Ok(())
+}
+
+/// The most memory that this process has had, in MB; or what it has now, from where the most is counted anew.
+fn peak_memory(reset: bool) -> Result<f64> {
+    if reset {
+        std::fs::write("/proc/self/clear_refs", "5")?;
+    }
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM in /proc/self/status")?;
+    Ok(peak.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+}
+
 /// Five million messages in and out: what our own process needs.
 async fn memory(dsn: &str, report: &mut Report) -> Result<()> {
     let (store, queue) = ours::fresh(dsn).await?;
@@ -248,9 +327,7 @@ async fn memory(dsn: &str, report: &mut Report) -> Result<()> {
         ours::drain(&store, &queue, 8, 100, 600.0, 1_000_000).await?;
         meter.done(1_000_000);
     }
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM in /proc/self/status")?;
-    let megabytes: f64 = peak.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0;
+    let megabytes = peak_memory(false)?;
     report.bound("Memory: 5M messages in and out", meter.measured(), "MB resident at most", megabytes, 150.0, false);
     Ok(())
 }

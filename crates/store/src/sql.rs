@@ -72,6 +72,7 @@ statements! {
     CALL_FORGET = postgres "call/forget";
     CALL_PRUNE = postgres "call/prune";
     CALL_RECORD = postgres "call/record";
+    CLOCK_NOW = both "clock/now";
     DEDUPE_FIND = pair "dedupe/find";
     DEDUPE_HOLD = pair "dedupe/hold";
     DEDUPE_PRUNE = both "dedupe/prune";
@@ -222,6 +223,7 @@ statements! {
     WORK_IMPORT = pair "work/import";
     WORK_NEXT = both "work/next";
     WORK_RENEW = pair "work/renew";
+    WORKER_ALIVE = pair "worker/alive";
     WORKER_CHANGE = both "worker/change";
     WORKER_FENCE = both "worker/fence";
     WORKER_GET = both "worker/get";
@@ -272,6 +274,12 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         "orchestration_strays",
         include_str!("../sql/migrations/0006_orchestration_strays.pg.sql"),
         include_str!("../sql/migrations/0006_orchestration_strays.sqlite.sql"),
+    ),
+    (
+        7,
+        "enqueue_lock",
+        include_str!("../sql/migrations/0007_enqueue_lock.pg.sql"),
+        include_str!("../sql/migrations/0007_enqueue_lock.sqlite.sql"),
     ),
     (
         8,
