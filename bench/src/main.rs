@@ -23,7 +23,7 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + S
 /// Measures Tenure beside bare SQL.
 #[derive(Parser)]
 struct Cli {
-    /// Only scenarios whose name begins with one of these: s1, s2, s3, s4, s5, s6a, s6b, s6c, library, sqlite, memory, http.
+    /// Only scenarios whose name begins with one of these: s1, s2, s3, s4, s5, s6a, s6b, s6c, library, sqlite, leases, memory, http.
     /// Rows of http are named like http-sqlite-64x1-100B: store, connections, messages in a call, bytes in a message.
     only: Vec<String>,
     /// Repetitions of each measurement.

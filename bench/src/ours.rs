@@ -52,9 +52,10 @@ pub(crate) async fn fill_keyed(store: &Store, queue: &Queue, messages: u64, key:
 pub(crate) async fn drain_keys(store: &Store, queue: &Queue, messages: u64) -> Result<Measured> {
     let meter = Meter::new(Duration::MAX, messages);
     while meter.count() < messages {
-        let batch = store.claim_key(&queue.lanes, None, None, Duration::from_secs(5)).await?.ok_or("a key is missing")?;
+        let batch =
+            store.claim_key(&queue.lanes, None, None, Duration::from_secs(5)).await?.ok_or("a key is missing")?;
         store.key_complete(batch.token).await?;
-        meter.done(batch.messages.len() as u64);
+        meter.done(batch.messages.len());
     }
     Ok(meter.measured())
 }

@@ -87,7 +87,8 @@ pub(crate) async fn messages_whose_leases_are_extended_are_handled_once(h: &Harn
     let run = consumer.run(handle).concurrency(256).lease(Duration::from_secs(2)).until(all);
     let summary = tokio::time::timeout(Duration::from_secs(300), run.into_future()).await.unwrap().unwrap();
     assert_eq!((summary.completed, summary.lost), (count.into(), 0));
-    let twice: Vec<_> = handled.lock().unwrap().iter().filter(|(_, times)| **times > 1).map(|(n, _)| n.clone()).collect();
+    let twice: Vec<_> =
+        handled.lock().unwrap().iter().filter(|(_, times)| **times > 1).map(|(n, _)| n.clone()).collect();
     assert_eq!(twice, Vec::<String>::new());
 }
 
@@ -110,8 +111,12 @@ pub(crate) async fn keys_whose_leases_are_extended_are_handled_once_and_in_order
     let summary = consumer.run(handle).lease(Duration::from_secs(1)).until(all).await.unwrap();
     assert_eq!((summary.completed, summary.lost, summary.retried), (1200, 0, 0));
     for key in 0..8 {
-        let of_key: Vec<String> =
-            deliveries.all().into_iter().map(|(text, _)| text).filter(|text| text.starts_with(&format!("{key}-"))).collect();
+        let of_key: Vec<String> = deliveries
+            .all()
+            .into_iter()
+            .map(|(text, _)| text)
+            .filter(|text| text.starts_with(&format!("{key}-")))
+            .collect();
         assert_eq!(of_key, (0..150).map(|n| format!("{key}-{n:03}")).collect::<Vec<_>>());
     }
 }
@@ -168,7 +173,10 @@ pub(crate) async fn a_stop_releases_the_unseen_messages_of_a_key_at_once_and_unc
     let took = stopped.lock().unwrap().unwrap().elapsed();
     assert!(took < Duration::from_secs(3), "97 messages of 100 ms were not worked through: {took:?}");
     let metrics = h.admin().get_queue_metrics("jobs").await.unwrap();
-    assert_eq!((metrics.locked_messages, metrics.pending_messages), (0, 100 - i64::try_from(summary.completed).unwrap()));
+    assert_eq!(
+        (metrics.locked_messages, metrics.pending_messages),
+        (0, 100 - i64::try_from(summary.completed).unwrap())
+    );
     let queue = tenure::MessageQueue::on(&h.store);
     let batch = queue.dequeue_batch("jobs").await.unwrap().expect("the key is free");
     assert!(batch.messages.iter().all(|message| message.read_ct == 1), "no message lost an attempt unseen");
