@@ -148,7 +148,15 @@ fn test_only(only: &str, rest: &[String]) -> Result<()> {
         "postgres" => {
             let cluster = Cluster::start(Durability::None)?;
             let tests = [
-                "postgres", "schema", "statements", "plans", "connect", "transactions", "processes", "faults", "frozen",
+                "postgres",
+                "schema",
+                "statements",
+                "plans",
+                "connect",
+                "transactions",
+                "processes",
+                "faults",
+                "frozen",
             ];
             let parts: Vec<&str> = tests.iter().flat_map(|test| ["--test", test]).collect();
             Cargo::test(&[&store[..], &parts].concat(), rest).env("TENURE_TEST_POSTGRES", cluster.dsn()).run()
