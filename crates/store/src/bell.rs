@@ -298,7 +298,8 @@ mod tests {
                     async move { Ok(found) }
                 };
                 let next = |_| async { Ok(Next { after: None, blocked: false }) };
-                bell.wait(&hub, &(), Instant::now() + Duration::from_millis(500), look, next).await
+                let until = Instant::now() + Duration::from_millis(500);
+                bell.wait(&hub, &(), until, Dismissal::Ignored, look, next).await
             })
         };
         let (first, second) = (waiter(), waiter());

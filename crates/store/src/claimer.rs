@@ -191,8 +191,7 @@ impl Claimer {
         for mut request in std::mem::take(&mut self.waiting) {
             match request.worker {
                 Some(worker) if stopped.contains(&worker) => {
-                    let message = format!("worker {worker} was stopped and leases nothing: register again");
-                    drop(request.reply.send(Err(Error::new(Kind::WorkerStopped, message))));
+                    drop(request.reply.send(Err(worker_stopped(worker))));
                     continue;
                 }
                 Some(worker) if workers.contains(&worker) => request.worker_checked = Some(Instant::now()),

@@ -13,6 +13,7 @@ pub(crate) mod wire;
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -299,6 +300,7 @@ pub(crate) struct PgConn<'a> {
 }
 
 impl PgConn<'_> {
+    /// Statements come pinned: the layers below would otherwise each hold a copy of the future, which overflowed stacks.
     async fn answer<T>(&self, statement: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failed> {
         match self.lent {
             Some(lent) => lent.answer(statement).await,
@@ -307,7 +309,7 @@ impl PgConn<'_> {
     }
 
     async fn prepare(&self, client: &ClientWrapper, text: &str) -> Result<tokio_postgres::Statement> {
-        self.answer(client.prepare_cached(text)).await.map_err(error_of)
+        self.answer(pin!(client.prepare_cached(text))).await.map_err(error_of)
     }
 
     /// The error of a statement: in a transaction, what was not committed was not done.
@@ -318,10 +320,10 @@ impl PgConn<'_> {
     async fn run(&self, text: &str, params: &[&(dyn ToSql + Sync)], types: &[Type]) -> Result<Vec<Row>> {
         let rows = if let Some(client) = self.prepared {
             let prepared = self.prepare(client, text).await?;
-            self.answer(self.client.query(&prepared, params)).await
+            self.answer(pin!(self.client.query(&prepared, params))).await
         } else {
             let typed: Vec<_> = params.iter().copied().zip(types.iter().cloned()).collect();
-            self.answer(self.client.query_typed(text, &typed)).await
+            self.answer(pin!(self.client.query_typed(text, &typed))).await
         };
         Ok(rows.map_err(|failed| self.failed(failed))?.into_iter().map(Row::Postgres).collect())
     }
@@ -337,11 +339,11 @@ impl PgConn<'_> {
         let changed = if let Some(client) = self.prepared {
             let prepared = self.prepare(client, text).await?;
             let params: Vec<&(dyn ToSql + Sync)> = params.iter().map(|value| value as _).collect();
-            self.answer(self.client.execute(&prepared, &params)).await
+            self.answer(pin!(self.client.execute(&prepared, &params))).await
         } else {
             let typed: Vec<(&(dyn ToSql + Sync), Type)> =
                 params.iter().map(|value| (value as _, value.pg_type())).collect();
-            self.answer(self.client.execute_typed(text, &typed)).await
+            self.answer(pin!(self.client.execute_typed(text, &typed))).await
         };
         changed.map_err(|failed| self.failed(failed))
     }

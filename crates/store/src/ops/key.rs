@@ -18,6 +18,7 @@ use crate::ops::claim::{Claimed, claimed};
 use crate::ops::count_up;
 use crate::ops::finish::{Finish, Verb, finish};
 use crate::ops::queue::check_duration;
+use crate::ops::worker::worker_stopped;
 use crate::receipt::Receipt;
 use crate::sql::*;
 use crate::store::{Shared, Store};
@@ -69,6 +70,11 @@ impl Store {
                 Look::Held(batch) => return Ok(Some(batch)),
                 Look::Empty { next } => next,
             };
+            if let Some(worker) = worker
+                && !self.shared().stopped(vec![worker]).await?.is_empty()
+            {
+                return Err(worker_stopped(worker));
+            }
             let left = wait.saturating_sub(started.elapsed());
             if left.is_zero() {
                 return Ok(None);

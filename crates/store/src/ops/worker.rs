@@ -202,6 +202,11 @@ async fn get(conn: &mut Conn<'_>, id: i64) -> Result<Option<Worker>> {
     row.map(|row| worker(&mut row.fields(WORKER_GET.name))).transpose()
 }
 
+/// Why a worker's claim is refused.
+pub(crate) fn worker_stopped(id: i64) -> Error {
+    Error::new(Kind::WorkerStopped, format!("worker {id} was stopped and leases nothing: register again"))
+}
+
 fn missing(id: i64) -> Error {
     Error::new(Kind::NotFound, format!("there is no worker {id}: register first"))
 }

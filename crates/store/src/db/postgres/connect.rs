@@ -293,7 +293,8 @@ impl Manager for Connector {
     type Error = Error;
 
     async fn create(&self) -> Result<ClientWrapper> {
-        self.connect(None).await
+        // Boxed, because most calls find a connection: every future that asks the pool would carry all of this.
+        Box::pin(self.connect(None)).await
     }
 
     async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<Error> {

@@ -51,7 +51,9 @@ impl Lent {
         match &answer {
             // The server is frozen or the network is gone, so the idle connections are no better.
             Err(Failed::Silent(_)) => {
-                drop(self.object.as_ref().and_then(Object::pool).map(|pool| pool.retain(|_, _| false)))
+                if let Some(pool) = self.object.as_ref().and_then(Object::pool) {
+                    pool.retain(|_, _| false);
+                }
             }
             // This server takes no writes any more: the next connection goes to one that does.
             Err(Failed::Said(error)) if is_read_only(error) => {}
