@@ -147,7 +147,17 @@ fn test_only(only: &str, rest: &[String]) -> Result<()> {
         "turso" => Cargo::test(&[&store[..], &["--test", "turso"]].concat(), rest).run(),
         "postgres" => {
             let cluster = Cluster::start(Durability::None)?;
-            let tests = ["postgres", "schema", "statements", "plans", "connect", "transactions", "processes", "faults"];
+            let tests = [
+                "postgres",
+                "schema",
+                "statements",
+                "plans",
+                "connect",
+                "transactions",
+                "processes",
+                "faults",
+                "floor",
+            ];
             let parts: Vec<&str> = tests.iter().flat_map(|test| ["--test", test]).collect();
             Cargo::test(&[&store[..], &parts].concat(), rest).env("TENURE_TEST_POSTGRES", cluster.dsn()).run()
         }

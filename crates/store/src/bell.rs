@@ -143,15 +143,18 @@ impl<K: Clone + PartialEq> Bell<K> {
             while woken.as_mut().enable() {
                 woken.set(class.woken.notified());
             }
+            // Taken before the look: what another process announces during it is not this look's to forget (it was, and
+            // then woke one waiter instead of all that could take something).
+            let chained = class.chain.swap(false, Ordering::Relaxed);
             let looked = Instant::now();
             if let Some(found) = look().await? {
                 self.state().pause = BLOCKED_FIRST;
-                if class.chain.load(Ordering::Relaxed) {
+                if chained || class.chain.load(Ordering::Relaxed) {
+                    class.chain.store(true, Ordering::Relaxed);
                     class.woken.notify_one();
                 }
                 return Ok(Some(found));
             }
-            class.chain.store(false, Ordering::Relaxed);
             self.state().asked = false;
             if Instant::now() >= until {
                 return Ok(None);
@@ -219,5 +222,53 @@ impl<K: Clone + PartialEq> Bell<K> {
             self.expect(after);
         }
         self.state().asked = true;
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use std::str::FromStr as _;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::db::Db;
+    use crate::db::sqlite::Sqlite;
+    use crate::dsn::Dsn;
+
+    fn hub() -> Arc<Hub> {
+        let Ok(Dsn::Sqlite(dsn)) = Dsn::from_str(":memory:") else { panic!("a DSN of SQLite") };
+        let sqlite = Sqlite::open(&dsn).expect("a database in memory");
+        Arc::new(Hub::new(Db::Sqlite(Arc::new(sqlite)), Clock::database()))
+    }
+
+    #[tokio::test]
+    async fn a_notification_that_comes_during_a_look_wakes_every_waiter_that_can_take_something() {
+        let (hub, bell) = (hub(), Arc::new(Bell::<()>::new()));
+        let items = Arc::new(AtomicUsize::new(0));
+        let looks = Arc::new(AtomicUsize::new(0));
+        let take = |items: &AtomicUsize| {
+            items.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1)).ok()
+        };
+        let waiter = || {
+            let (hub, bell, items, looks) = (hub.clone(), bell.clone(), items.clone(), looks.clone());
+            tokio::spawn(async move {
+                let look = || {
+                    let found = take(&items);
+                    // Two items are announced while the second waiter has looked already and found nothing.
+                    if looks.fetch_add(1, Ordering::Relaxed) == 1 {
+                        items.store(2, Ordering::Relaxed);
+                        bell.ring_chain();
+                    }
+                    async move { Ok(found) }
+                };
+                let next = |_| async { Ok(Next { after: None, blocked: false }) };
+                bell.wait(&hub, &(), Instant::now() + Duration::from_millis(500), look, next).await
+            })
+        };
+        let (first, second) = (waiter(), waiter());
+        for waiter in [first, second] {
+            assert!(waiter.await.expect("a waiter").expect("a look").is_some(), "a waiter was not woken");
+        }
     }
 }

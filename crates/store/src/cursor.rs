@@ -1,11 +1,12 @@
 //! Where a process looks for work in a lane, so that claims do not wade through what is leased or gone.
 //!
-//! Invariants: everything below `head` was leased or gone when this process last looked; nothing below `floor` can ever
-//! be live again. Claims scan from the head. A full scan from the floor runs when a lease that this process handed out
-//! may have run out, and at least every second: it finds expired leases and late commits, because ids are drawn in
-//! order but not committed in order. A floor is believed only when every transaction that was running when it was seen
-//! has ended. A process that makes something ready lowers its own head, also under a scan that is going on: that one may
-//! have looked before the commit (measured without this: 295 ms p99 at 10k/s, the wait for the next full scan).
+//! Invariants: everything below `head` was leased or gone when this process last looked; nothing below `low` was live at
+//! its last look, except what a transaction has committed late; nothing below `floor` can ever be live again. Claims scan
+//! from the head. When a lease that this process handed out may have run out, a scan from `low` finds it. At least every
+//! second a scan from the floor finds late commits, because ids are drawn in order but not committed in order. A floor is
+//! believed only when every transaction that may have drawn an id when it was seen has ended. A process that makes
+//! something ready lowers its own head, also under a scan that is going on: that one may have looked before the commit
+//! (measured without this: 295 ms p99 at 10k/s, the wait for the next full scan).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +17,16 @@ use crate::types::Micros;
 const FULL_SCAN_EVERY: Micros = 1_000_000;
 /// Deadlines closer together than this share a full scan, so that many leases do not mean many scans.
 const GRAIN: Micros = 250_000;
+/// A full scan that takes longer walks through dead rows which a transaction of somebody's keeps from being removed (1,500
+/// messages/s leave 90,000 of them in a minute, and a scan over those takes about 100 ms).
+const COSTLY: Micros = 50_000;
+/// A costly full scan rests for this many times what it took, so that it cannot take up a claimer's time: before the next
+/// one from the floor, and before the next one for leases that have run out.
+const REST: Micros = 10;
+const REST_FOR_LEASES: Micros = 3;
+/// The longest such rests.
+const LONGEST_REST: Micros = 10_000_000;
+const LONGEST_REST_FOR_LEASES: Micros = 1_000_000;
 
 /// The cursors of one lane in one process. Times are of the caller's own steady clock.
 #[derive(Debug)]
@@ -23,15 +34,35 @@ pub(crate) struct Cursor {
     head: i64,
     /// Beyond the last message that this process has leased; the end of the lane when it found nothing more to lease.
     reach: i64,
+    low: i64,
     floor: i64,
-    /// A floor that was seen, and the transaction number that must be passed before it is believed.
-    candidate: Option<(i64, i64)>,
+    candidate: Option<Candidate>,
     next_full: Micros,
+    /// No full scan begins before this.
+    rests_until: Micros,
     deadlines: BTreeSet<Micros>,
-    /// Scans going on, with the lowest position that became ready since each began.
-    scans: BTreeMap<u64, i64>,
+    /// Scans and looks that are going on.
+    scans: BTreeMap<u64, Running>,
     next_scan: u64,
     grain: Micros,
+}
+
+/// A floor that was seen but is not yet believed.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    floor: i64,
+    /// Every transaction that may hold ids below the floor has a lower number.
+    started: i64,
+    /// They have all ended, as a look has found after it had read the floor: the next look sees what they committed.
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Running {
+    /// The lowest position that became ready since it began.
+    low: i64,
+    /// Where it began, if it was due to look behind the head.
+    full_from: Option<i64>,
 }
 
 /// A scan in progress.
@@ -42,10 +73,24 @@ pub(crate) struct Scan {
     number: u64,
 }
 
-/// What a scan has leased: everything that was ready up to `last`, until `deadline`; `stopped` when it got all it asked
-/// for and did not look further.
+/// A look at the bottom of the lane in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    /// The floor: nothing below is looked at.
+    pub(crate) from: i64,
+    /// The transaction number that the candidate waits for.
+    pub(crate) started: Option<i64>,
+    /// Whether a new candidate may come of it.
+    pub(crate) wanted: bool,
+    ended: bool,
+    number: u64,
+}
+
+/// What a scan has leased: everything that was ready from `first` to `last`, until `deadline`; `stopped` when it got all it
+/// asked for and did not look further.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leased {
+    pub(crate) first: i64,
     pub(crate) last: i64,
     pub(crate) stopped: bool,
     pub(crate) deadline: Micros,
@@ -57,9 +102,11 @@ impl Cursor {
         Cursor {
             head: 0,
             reach: i64::MAX,
+            low: 0,
             floor: 0,
             candidate: None,
             next_full: Micros::MIN,
+            rests_until: Micros::MIN,
             deadlines: BTreeSet::new(),
             scans: BTreeMap::new(),
             next_scan: 0,
@@ -72,29 +119,51 @@ impl Cursor {
         now >= self.wakes_at()
     }
 
+    /// Whether it will begin at the floor, for which the floor should be looked at first.
+    pub(crate) fn is_look_due(&self, now: Micros) -> bool {
+        now >= self.next_full.max(self.rests_until)
+    }
+
     /// When there is reason to look again, if nothing else happens.
     pub(crate) fn wakes_at(&self) -> Micros {
-        self.deadlines.first().map_or(self.next_full, |deadline| self.next_full.min(*deadline))
+        let next = self.deadlines.first().map_or(self.next_full, |deadline| self.next_full.min(*deadline));
+        next.max(self.rests_until)
     }
 
     /// Begins a scan.
     pub(crate) fn begin(&mut self, now: Micros) -> Scan {
-        let full = self.is_full_due(now);
-        if full {
-            self.next_full = now.saturating_add(FULL_SCAN_EVERY);
+        // Another full scan is going on: it may stop before it reaches what this one could take (a NOTIFY that woke two
+        // claimers was used up by the first, and the second looked only from the head).
+        let joined = self.scans.values().filter_map(|scan| scan.full_from).min();
+        let due = self.is_full_due(now).then(|| if self.is_look_due(now) { self.floor } else { self.low });
+        if due.is_some() {
+            if self.is_look_due(now) {
+                self.next_full = now.saturating_add(FULL_SCAN_EVERY);
+            }
             self.deadlines = self.deadlines.split_off(&now.saturating_add(1));
         }
+        let from = joined.into_iter().chain(due).min();
+        Scan { from: from.unwrap_or(self.head).min(self.head), full: from.is_some(), number: self.enter(due) }
+    }
+
+    fn enter(&mut self, full_from: Option<i64>) -> u64 {
         self.next_scan += 1;
-        self.scans.insert(self.next_scan, i64::MAX);
-        Scan { from: if full { self.floor } else { self.head }, full, number: self.next_scan }
+        self.scans.insert(self.next_scan, Running { low: i64::MAX, full_from });
+        self.next_scan
+    }
+
+    /// The lowest position that became ready since it began.
+    fn leave(&mut self, number: u64) -> i64 {
+        self.scans.remove(&number).map_or(i64::MAX, |scan| scan.low)
     }
 
     /// Ends a scan: with what it leased, or with nothing.
     pub(crate) fn end(&mut self, scan: &Scan, leased: Option<Leased>) {
-        let low = self.scans.remove(&scan.number).unwrap_or(i64::MAX);
+        let low = self.leave(scan.number);
         self.reach = leased.filter(|leased| leased.stopped).map_or(i64::MAX, |leased| self.head.max(leased.last + 1));
-        if let Some(Leased { last, stopped, deadline }) = leased {
+        if let Some(Leased { first, last, stopped, deadline }) = leased {
             self.expect(deadline);
+            self.low = self.low.min(first);
             self.head = match scan.full && stopped {
                 // The full scan stopped early: what lies between here and the head has not been looked at.
                 true => self.head.min(last + 1),
@@ -102,6 +171,15 @@ impl Cursor {
             };
         }
         self.head = self.head.min(low);
+    }
+
+    /// A full scan has taken this long, with what came before it.
+    pub(crate) fn rest(&mut self, now: Micros, took: Micros) {
+        if took >= COSTLY {
+            let after = |times: Micros, longest| now.saturating_add(took.saturating_mul(times).min(longest));
+            self.next_full = self.next_full.max(after(REST, LONGEST_REST));
+            self.rests_until = after(REST_FOR_LEASES, LONGEST_REST_FOR_LEASES);
+        }
     }
 
     /// A lease of this process ends then, unless its holder is done before.
@@ -112,13 +190,12 @@ impl Cursor {
     /// Something became ready at this position.
     pub(crate) fn lower(&mut self, id: i64) {
         self.head = self.head.min(id);
-        for low in self.scans.values_mut() {
-            *low = id.min(*low);
+        self.low = self.low.min(id);
+        self.floor = self.floor.min(id);
+        for scan in self.scans.values_mut() {
+            scan.low = id.min(scan.low);
         }
-        if id < self.floor {
-            self.floor = id;
-        }
-        if self.candidate.is_some_and(|(floor, _)| id < floor) {
+        if self.candidate.is_some_and(|candidate| id < candidate.floor) {
             self.candidate = None;
         }
     }
@@ -128,29 +205,53 @@ impl Cursor {
         self.next_full = Micros::MIN;
     }
 
-    /// Where the floor was last believed to be.
+    /// Where leases may be that this process should look after: not beyond a backlog that nobody has touched yet.
+    pub(crate) fn leased(&self) -> std::ops::Range<i64> {
+        self.low..self.reach
+    }
+
+    /// Where the floor is believed to be.
+    #[cfg(any(test, feature = "conformance"))]
     pub(crate) fn floor(&self) -> i64 {
         self.floor
     }
 
-    /// Where leases may be that this process should look after: not beyond a backlog that nobody has touched yet.
-    pub(crate) fn leased(&self) -> std::ops::Range<i64> {
-        self.floor..self.reach
+    /// Begins a look at the bottom of the lane.
+    pub(crate) fn look(&mut self) -> Look {
+        let number = self.enter(None);
+        Look {
+            from: self.floor,
+            started: self.candidate.map(|candidate| candidate.started),
+            wanted: self.head > self.floor,
+            ended: self.candidate.is_some_and(|candidate| candidate.ended),
+            number,
+        }
     }
 
-    /// Takes note of what was seen at the bottom of the lane.
-    pub(crate) fn observe(&mut self, seen: FloorSeen) {
-        if let Some((floor, started)) = self.candidate
-            && seen.running >= started
+    /// Ends a look: with what it saw, or with nothing.
+    pub(crate) fn observe(&mut self, look: &Look, seen: Option<FloorSeen>) {
+        let low = self.leave(look.number);
+        let Some(seen) = seen else { return };
+        self.low = seen.floor.unwrap_or(self.head).min(self.head).min(low);
+        if let Some(candidate) = &mut self.candidate
+            // Not a candidate that another look has made meanwhile: what this one saw says nothing about it.
+            && Some(candidate.started) == look.started
         {
-            // What those transactions have committed is visible by now, and may lie below.
-            self.floor = self.floor.max(seen.floor.map_or(floor, |live| live.min(floor)));
-            self.candidate = None;
+            if look.ended || seen.running >= candidate.started {
+                // What those transactions have committed is visible by now, and may lie below.
+                let floor = seen.floor.map_or(candidate.floor, |live| live.min(candidate.floor)).min(low);
+                self.floor = self.floor.max(floor);
+                self.candidate = None;
+            } else {
+                candidate.ended = seen.writers.is_some_and(|oldest| oldest >= candidate.started);
+            }
         }
-        if self.candidate.is_none() {
-            let floor = seen.floor.unwrap_or(self.head).min(self.head.max(self.floor));
+        if self.candidate.is_none()
+            && let Some(started) = seen.started
+        {
+            let floor = self.low.max(self.floor);
             if floor > self.floor {
-                self.candidate = Some((floor, seen.started));
+                self.candidate = Some(Candidate { floor, started, ended: false });
             }
         }
     }
@@ -160,10 +261,10 @@ impl Cursor {
 mod tests {
     use super::*;
 
-    const SEEN: FloorSeen = FloorSeen { floor: Some(50), running: 10, started: 20 };
+    const SEEN: FloorSeen = FloorSeen { floor: Some(50), running: 10, writers: Some(5), started: Some(20) };
 
     fn leased(last: i64, stopped: bool, deadline: Micros) -> Option<Leased> {
-        Some(Leased { last, stopped, deadline })
+        Some(Leased { first: last, last, stopped, deadline })
     }
 
     fn cursor_at(head: i64) -> Cursor {
@@ -173,24 +274,74 @@ mod tests {
         cursor
     }
 
+    /// A scan that finds nothing.
+    fn scan(cursor: &mut Cursor, now: Micros) -> (i64, bool) {
+        let scan = cursor.begin(now);
+        cursor.end(&scan, None);
+        (scan.from, scan.full)
+    }
+
+    fn observe(cursor: &mut Cursor, seen: FloorSeen) {
+        let look = cursor.look();
+        cursor.observe(&look, Some(seen));
+    }
+
     #[test]
     fn claims_go_on_from_the_head_and_a_full_scan_comes_every_second() {
         let mut cursor = Cursor::new(true);
         let first = cursor.begin(0);
         assert!(first.full);
         cursor.end(&first, leased(9, false, 5_000_000));
-        assert_eq!((cursor.begin(10).from, cursor.begin(10).full), (10, false));
-        assert!(cursor.begin(1_000_000).full);
-        assert!(!cursor.begin(1_000_001).full);
+        assert_eq!(scan(&mut cursor, 10), (10, false));
+        assert!(scan(&mut cursor, 1_000_000).1);
+        assert!(!scan(&mut cursor, 1_000_001).1);
     }
 
     #[test]
     fn a_lease_that_runs_out_brings_a_full_scan_forward_once() {
         let mut cursor = cursor_at(10);
         assert_eq!(cursor.wakes_at(), 100_000);
-        assert!(!cursor.begin(99_999).full);
-        assert!(cursor.begin(100_000).full);
-        assert!(!cursor.begin(100_001).full);
+        assert!(!scan(&mut cursor, 99_999).1);
+        assert!(scan(&mut cursor, 100_000).1);
+        assert!(!scan(&mut cursor, 100_001).1);
+    }
+
+    #[test]
+    fn a_scan_that_begins_during_a_full_one_is_full_too() {
+        let mut cursor = cursor_at(1000);
+        let due = cursor.begin(2_000_000);
+        let joined = cursor.begin(2_000_001);
+        assert_eq!((joined.from, joined.full), (0, true));
+        cursor.end(&due, leased(7, true, 9_000_000));
+        cursor.end(&joined, leased(8, true, 9_000_000));
+        assert_eq!(scan(&mut cursor, 2_000_002), (8, false));
+    }
+
+    #[test]
+    fn leases_that_have_run_out_are_looked_for_from_the_lowest_live_position_on() {
+        let mut cursor = cursor_at(100);
+        observe(&mut cursor, SEEN);
+        assert_eq!((scan(&mut cursor, 100_000), cursor.leased().start), ((50, true), 50));
+        cursor.lower(40);
+        cursor.expect(200_000);
+        assert_eq!(scan(&mut cursor, 200_000), (40, true));
+        assert_eq!(scan(&mut cursor, 2_000_000), (0, true), "late commits are looked for from the floor on");
+    }
+
+    #[test]
+    fn full_scans_that_are_costly_rest_in_proportion() {
+        let mut cursor = cursor_at(100);
+        cursor.rest(0, COSTLY - 1);
+        assert_eq!(cursor.wakes_at(), 100_000);
+        cursor.rest(0, 200_000);
+        assert_eq!(cursor.wakes_at(), 600_000);
+        assert!(!scan(&mut cursor, 599_999).1 && scan(&mut cursor, 600_000).1);
+        assert_eq!(cursor.wakes_at(), 2_000_000);
+        cursor.rewind();
+        assert!(scan(&mut cursor, 600_001).1);
+        cursor.rest(0, 9_000_000);
+        cursor.rewind();
+        assert_eq!(cursor.wakes_at(), LONGEST_REST_FOR_LEASES);
     }
 
     #[test]
@@ -223,19 +374,42 @@ mod tests {
     #[test]
     fn a_floor_is_believed_only_when_what_was_running_has_ended() {
         let mut cursor = cursor_at(100);
-        cursor.observe(SEEN);
+        observe(&mut cursor, SEEN);
         assert_eq!(cursor.floor(), 0);
-        cursor.observe(FloorSeen { running: 19, ..SEEN });
+        observe(&mut cursor, FloorSeen { running: 19, ..SEEN });
         assert_eq!(cursor.floor(), 0);
-        cursor.observe(FloorSeen { running: 20, ..SEEN });
+        observe(&mut cursor, FloorSeen { running: 20, ..SEEN });
         assert_eq!(cursor.floor(), 50);
+    }
+
+    #[test]
+    fn a_floor_is_believed_one_look_after_the_last_writer_has_ended() {
+        let mut cursor = cursor_at(100);
+        observe(&mut cursor, SEEN);
+        observe(&mut cursor, FloorSeen { writers: Some(19), ..SEEN });
+        assert_eq!(cursor.floor(), 0);
+        // The locks were read after the positions: what the last writer committed may be missing from them.
+        observe(&mut cursor, FloorSeen { writers: Some(20), ..SEEN });
+        assert_eq!(cursor.floor(), 0);
+        observe(&mut cursor, FloorSeen { floor: Some(31), ..SEEN });
+        assert_eq!(cursor.floor(), 31);
+    }
+
+    #[test]
+    fn a_look_that_began_before_the_last_writer_ended_raises_no_floor() {
+        let mut cursor = cursor_at(100);
+        observe(&mut cursor, SEEN);
+        let early = cursor.look();
+        observe(&mut cursor, FloorSeen { writers: Some(20), ..SEEN });
+        cursor.observe(&early, Some(SEEN));
+        assert_eq!(cursor.floor(), 0);
     }
 
     #[test]
     fn a_late_commit_below_a_candidate_holds_the_floor_down() {
         let mut cursor = cursor_at(100);
-        cursor.observe(FloorSeen { floor: None, ..SEEN });
-        cursor.observe(FloorSeen { floor: Some(31), running: 25, started: 26 });
+        observe(&mut cursor, FloorSeen { floor: None, ..SEEN });
+        observe(&mut cursor, FloorSeen { floor: Some(31), running: 25, writers: None, started: Some(26) });
         assert_eq!(cursor.floor(), 31);
     }
 
@@ -243,7 +417,7 @@ mod tests {
     fn an_empty_lane_has_its_floor_at_the_head_and_never_above() {
         let mut cursor = cursor_at(100);
         for running in [20, 30] {
-            cursor.observe(FloorSeen { floor: None, running, started: 20 });
+            observe(&mut cursor, FloorSeen { floor: None, running, ..SEEN });
         }
         assert_eq!(cursor.floor(), 100);
         cursor.lower(60);

@@ -22,6 +22,8 @@ pub enum Kind {
     AlreadyExists,
     /// The thing is in a state that does not allow this step; nothing was changed.
     InvalidState,
+    /// The worker was stopped, or was purged after that; it leases nothing.
+    WorkerStopped,
     /// The database cannot be reached, is starting, stopping or failing over. Repeat later.
     Unavailable,
     /// The database gave up this transaction (deadlock, serialization failure, lock timeout). Repeat at once.

@@ -97,6 +97,7 @@ impl Shared {
             let mut state = lane.state();
             let message = result.as_ref().ok().and_then(|(_, message)| message.as_ref());
             let leased = message.map(|message| Leased {
+                first: message.id,
                 last: message.id,
                 stopped: false,
                 deadline: hub.deadline(&state, lease, message.leased_until),

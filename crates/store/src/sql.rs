@@ -66,6 +66,7 @@ statements! {
     ARCHIVE_PRUNE = both "archive/prune";
     ARCHIVE_REPLAY = pair "archive/replay";
     ARCHIVE_TALLY = both "archive/tally";
+    CLOCK_NOW = both "clock/now";
     DEDUPE_FIND = pair "dedupe/find";
     DEDUPE_HOLD = pair "dedupe/hold";
     DEDUPE_PRUNE = both "dedupe/prune";
@@ -213,6 +214,7 @@ statements! {
     WORK_IMPORT = pair "work/import";
     WORK_NEXT = both "work/next";
     WORK_RENEW = pair "work/renew";
+    WORKER_ALIVE = pair "worker/alive";
     WORKER_CHANGE = both "worker/change";
     WORKER_FENCE = both "worker/fence";
     WORKER_GET = both "worker/get";
@@ -257,6 +259,12 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         "placement",
         include_str!("../sql/migrations/0005_placement.pg.sql"),
         include_str!("../sql/migrations/0005_placement.sqlite.sql"),
+    ),
+    (
+        7,
+        "enqueue_lock",
+        include_str!("../sql/migrations/0007_enqueue_lock.pg.sql"),
+        include_str!("../sql/migrations/0007_enqueue_lock.sqlite.sql"),
     ),
 ];
 

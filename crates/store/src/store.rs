@@ -205,10 +205,6 @@ impl Store {
         self.inner.shared.hub.ready_somewhere(lane);
     }
 
-    pub(crate) fn announce(&self, finished: &[Finished]) {
-        self.inner.shared.announce(finished);
-    }
-
     /// Enqueues messages, all or none, and answers each with its identity once they are durable.
     ///
     /// A message with a key goes to the key's own lane; the others go together into one lane: that of `partition`, or
@@ -258,7 +254,7 @@ impl Store {
         let (reply, answer) = oneshot::channel();
         let until = after(claim.wait);
         let Claim { lanes, limit, lease, worker, .. } = claim;
-        self.inner.shared.send(lanes, Request { limit, lease, worker, until, reply });
+        self.inner.shared.send(lanes, Request { limit, lease, worker, until, worker_checked: None, reply });
         Receipt::new(answer, |messages| self.inner.shared.give_back(messages)).wait().await
     }
 

@@ -88,6 +88,8 @@ pub(crate) struct LaneState {
     /// Whether expired leases go to the tail, and how long leases last by default.
     pub(crate) tail: bool,
     pub(crate) lease: Micros,
+    /// Whether this process is burying a backlog of dead messages here, which claims then skip.
+    pub(crate) burying: bool,
     /// The claim that is first in line for what is enqueued here.
     pub(crate) offer: Option<Arc<Offer>>,
     claimers: Vec<Weak<Notify>>,
@@ -145,6 +147,7 @@ impl Hub {
                 due_known_until: Micros::MIN,
                 tail: false,
                 lease: 0,
+                burying: false,
                 offer: None,
                 claimers: Vec::new(),
                 key_claimers: Vec::new(),

@@ -98,3 +98,64 @@ async fn terminated_connections_lose_nothing_and_double_nothing() {
     let lost = enqueued.iter().filter(|id| !done.contains_key(id)).count();
     assert_eq!(lost, 0, "acknowledged messages were never reported done");
 }
+
+async fn open() -> (tenure_store::conformance::Harness, Queue, tokio_postgres::Client) {
+    let harness = support::postgres().await;
+    let queue = harness.queue().await;
+    let (client, connection) = tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    (harness, queue, client)
+}
+
+/// The schema of a store, from its DSN.
+fn schema(dsn: &str) -> &str {
+    dsn.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_leased_for_a_caller_that_has_gone_are_released_uncounted() {
+    let (harness, queue, client) = open().await;
+    harness.store.enqueue(&queue, None, vec![NewMessage::new("a"), NewMessage::new("b")]).await.unwrap();
+    let lane = format!("\"{}\".lane", schema(&harness.dsn));
+    client.batch_execute(&format!("begin; lock table {lane} in access exclusive mode")).await.unwrap();
+    let (store, claim) = (harness.store.clone(), Claim::from_queue(&queue, 2));
+    let caller = tokio::spawn(async move { store.claim(claim).await });
+    // The claim is under way, and waits for the lock.
+    let waits = format!("select count(*) from pg_locks where not granted and relation = '{lane}'::regclass");
+    while client.query_one(&waits, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    caller.abort();
+    assert!(caller.await.unwrap_err().is_cancelled());
+    client.batch_execute("rollback").await.unwrap();
+    // The clock stands: no lease runs out.
+    let mut taken = Vec::new();
+    let claim = || Claim { wait: Duration::from_secs(5), ..Claim::from_queue(&queue, 2) };
+    while taken.len() < 2 {
+        let more = harness.store.claim(claim()).await.unwrap();
+        assert!(!more.is_empty(), "messages stay leased to a caller that has gone");
+        taken.extend(more);
+    }
+    assert!(taken.iter().all(|message| message.attempts == 1), "a lease that no caller received was counted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_passes_over_rows_that_another_transaction_has_locked() {
+    let (harness, queue, client) = open().await;
+    let messages = (0..5).map(|n| NewMessage::new(n.to_string())).collect();
+    let ids: Vec<i64> =
+        harness.store.enqueue(&queue, None, messages).await.unwrap().iter().map(|answer| answer.id).collect();
+    let lock = format!(
+        "begin; select from \"{}\".message where id in ({}, {}) for update",
+        schema(&harness.dsn),
+        ids[0],
+        ids[2]
+    );
+    client.batch_execute(&lock).await.unwrap();
+    let claim = harness.store.claim(Claim::from_queue(&queue, 3));
+    let taken = tokio::time::timeout(Duration::from_secs(5), claim).await.expect("the claim waits for a lock").unwrap();
+    assert_eq!(taken.iter().map(|message| message.id).collect::<Vec<_>>(), [ids[1], ids[3], ids[4]]);
+    client.batch_execute("rollback").await.unwrap();
+    harness.advance(1_000);
+    assert_eq!(harness.take(&queue, 9).await.len(), 2);
+}

@@ -1,11 +1,15 @@
 -- One complete act: find the first free messages from the cursor on, lock them, lease them, return them.
--- The rows are located by ctid, so the plan is right whatever the statistics say. Nothing is filtered by attempts or
--- expiry: a message that has run out of either is leased too, marked doomed, and buried by the caller under its fence.
+-- The rows are located by ctid, so the plan is right whatever the statistics say. A message that has run out of attempts
+-- or time is leased too, marked doomed, and buried by the caller under its fence; `$7` skips such messages instead, while
+-- this process buries a backlog of them beside its claims (docs/adr/0002). A worker that is suspended, stopped or unknown
+-- leases nothing.
 with clock as materialized (select {now} as now),
      lane as materialized (
          select c.now, l.max_attempts, l.keep_completed as keep, c.now + coalesce($5, l.lease_us) as until,
                 case
-                    when l.paused or exists (select 1 from tenure.worker w where w.id = $6 and w.status <> 'ready') then -1
+                    when l.paused then -1
+                    when cast($6 as bigint) is not null
+                         and not exists (select 1 from tenure.worker w where w.id = $6 and w.status = 'ready') then -1
                     when l.tail_on_expiry then 0
                     else c.now
                 end as horizon
@@ -26,6 +30,11 @@ where m.ctid = any (array(
       and id >= $3
       and leased_until <= (select horizon from lane)
       and key is null
+      and (
+          not $7
+          or ((expire_at is null or expire_at >= (select now from lane))
+              and coalesce(attempts < coalesce(max_attempts, (select max_attempts from lane)), true))
+      )
     order by id
     limit $4
     for update skip locked

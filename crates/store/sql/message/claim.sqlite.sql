@@ -3,7 +3,9 @@ with clock as (select {now} as now),
      lane as (
          select c.now, l.max_attempts, l.keep_completed as keep, c.now + coalesce($5, l.lease_us) as until,
                 case
-                    when l.paused or exists (select 1 from tenure.worker w where w.id = $6 and w.status <> 'ready') then -1
+                    when l.paused then -1
+                    when cast($6 as bigint) is not null
+                         and not exists (select 1 from tenure.worker w where w.id = $6 and w.status = 'ready') then -1
                     when l.tail_on_expiry then 0
                     else c.now
                 end as horizon
@@ -24,6 +26,11 @@ where id in (
       and id >= $3
       and leased_until <= (select horizon from lane)
       and key is null
+      and (
+          not $7
+          or ((expire_at is null or expire_at >= (select now from lane))
+              and coalesce(attempts < coalesce(max_attempts, (select max_attempts from lane)), true))
+      )
     order by id
     limit $4
 )

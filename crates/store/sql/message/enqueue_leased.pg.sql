@@ -4,7 +4,10 @@ with clock as materialized (select txid_current() as tx, {now} as now),
      lane as materialized (
          select c.tx, c.now, l.id, l.expire_us, l.keep_completed as keep,
                 case
-                    when l.paused or exists (select 1 from tenure.worker w where w.id = $6 and w.status <> 'ready') or exists (
+                    when l.paused then 0
+                    when cast($6 as bigint) is not null
+                         and not exists (select 1 from tenure.worker w where w.id = $6 and w.status = 'ready') then 0
+                    when exists (
                         select 1
                         from tenure.message
                         where lane = $2

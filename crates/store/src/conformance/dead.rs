@@ -170,3 +170,27 @@ pub async fn whatever_was_delivered_too_often_can_be_buried_under_another_limit(
     assert_eq!(h.store.bury_exhausted(queue.lanes[0], 3).await.unwrap(), [held.id]);
     assert_eq!(h.store.archive_get(tired.id).await.unwrap().unwrap().outcome, Outcome::Dead);
 }
+
+pub async fn a_backlog_of_expired_messages_does_not_hold_up_fresh_ones(h: &Harness) {
+    const BACKLOG: u64 = 20_000;
+    let queue = h.queue_with(Settings { expire: Some(Duration::from_secs(10)), ..Settings::default() }).await;
+    for _ in 0..BACKLOG / 1000 {
+        h.store.enqueue(&queue, None, numbered(1000)).await.unwrap();
+    }
+    h.advance(10_001);
+    h.store.enqueue(&queue, None, vec![NewMessage::new("fresh"), NewMessage::new("next")]).await.unwrap();
+    assert_eq!(payloads(&h.take(&queue, 1).await), ["fresh"]);
+    let (buried, _) = h.store.archive_count(queue.id).await.unwrap();
+    assert!(buried < BACKLOG, "the claim waited until the whole backlog was buried");
+    assert_eq!(payloads(&h.take(&queue, 9).await), ["next"]);
+    while h.store.lane_stats(queue.lanes[0]).await.unwrap().ready > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(h.store.archive_count(queue.id).await.unwrap(), (BACKLOG, BACKLOG));
+    // The next ones are met, and buried, as usual.
+    let last = h.put(&queue, "last").await;
+    h.advance(10_001);
+    while h.store.archive_get(last.id).await.unwrap().is_none() {
+        assert!(h.take(&queue, 9).await.is_empty());
+    }
+}

@@ -82,3 +82,26 @@ pub async fn keys_of_different_queues_do_not_meet(h: &Harness) {
     let two = h.put_message(&mail, once("a", "2")).await;
     assert!(!one.duplicate && !two.duplicate && one.id != two.id);
 }
+
+pub async fn a_message_keeps_its_key_beyond_the_window_wherever_it_lives(h: &Harness) {
+    let queue = h.queue_with(Settings { dedupe_window: Duration::from_secs(1), ..Settings::default() }).await;
+    let soon = Due::In(Duration::from_secs(100));
+    let scheduled = NewMessage { due: Some(soon), ..once("scheduled", "x") };
+    let messages = vec![once("requeued", "x"), once("postponed", "x"), once("leased", "x"), once("ready", "x"), scheduled];
+    let ids: Vec<i64> = h.store.enqueue(&queue, None, messages).await.unwrap().iter().map(|answer| answer.id).collect();
+    let taken = h.take(&queue, 3).await;
+    let fences: Vec<Fence> = taken.iter().map(Message::fence).collect();
+    // Both go to the tail under a new position; the second is then scheduled under that.
+    h.store.retry(&fences[..2], None, crate::Place::Tail).await.unwrap();
+    let again = h.take(&queue, 9).await;
+    let postponed = again.iter().find(|message| message.identity() == ids[1]).unwrap();
+    let rest: Vec<Fence> =
+        again.iter().filter(|message| message.id != postponed.id).map(Message::fence).collect();
+    h.store.release(&rest).await.unwrap();
+    h.store.retry(&[postponed.fence()], Some(soon), crate::Place::Tail).await.unwrap();
+    h.advance(10_000);
+    for (key, id) in ["requeued", "postponed", "leased", "ready", "scheduled"].into_iter().zip(ids) {
+        let repeat = h.put_message(&queue, once(key, "y")).await;
+        assert_eq!((repeat.id, repeat.duplicate), (id, true), "{key}");
+    }
+}

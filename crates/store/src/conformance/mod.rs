@@ -137,6 +137,7 @@ cases! { $
         a_key_is_remembered_after_its_message_has_finished
         a_key_can_be_used_again_when_window_and_message_are_gone
         a_living_message_keeps_its_key_beyond_the_window
+        a_message_keeps_its_key_beyond_the_window_wherever_it_lives
         twins_in_one_batch_share_one_message
         keys_of_different_queues_do_not_meet;
     lease:
@@ -166,7 +167,8 @@ cases! { $
         a_retry_keeps_its_place
         a_retry_to_the_tail_is_behind_the_others_and_keeps_its_identity
         a_delayed_retry_waits_and_goes_to_the_tail
-        a_delayed_retry_can_keep_its_place;
+        a_delayed_retry_can_keep_its_place
+        a_postponed_message_that_keeps_its_place_is_found_there_by_another_process;
     key:
         all_messages_of_the_first_free_key_come_together_in_order
         nobody_else_gets_a_held_key
@@ -191,6 +193,7 @@ cases! { $
         a_message_out_of_attempts_goes_to_the_dead_queue_once
         a_crash_between_claim_and_burial_loses_nothing
         an_expired_message_is_buried_and_not_delivered
+        a_backlog_of_expired_messages_does_not_hold_up_fresh_ones
         a_sweep_buries_what_nobody_claims
         a_sweep_leaves_a_message_whose_last_lease_still_runs
         whatever_was_delivered_too_often_can_be_buried_under_another_limit
@@ -211,6 +214,8 @@ cases! { $
         a_second_incarnation_fences_the_first_and_frees_its_leases
         a_heartbeat_tells_the_fenced_and_the_unknown
         a_worker_that_is_not_ready_gets_nothing
+        a_worker_that_was_stopped_and_purged_leases_nothing_and_is_told
+        a_waiting_claim_ends_when_its_worker_is_stopped
         states_change_only_along_allowed_ways
         a_silent_worker_is_stale_and_a_busy_one_is_not
         releasing_a_dead_worker_frees_its_messages

@@ -59,3 +59,23 @@ pub async fn a_delayed_retry_can_keep_its_place(h: &Harness) {
     assert_eq!(payloads(&again), ["0", "1", "2"]);
     assert_eq!((again[0].id, again[0].attempts), (first.id, 2));
 }
+
+pub async fn a_postponed_message_that_keeps_its_place_is_found_there_by_another_process(h: &Harness) {
+    let queue = h.queue().await;
+    let other = h.another().await.unwrap_or_else(|| h.store.clone());
+    let first = h.put(&queue, "first").await;
+    let taken = h.take_one(&queue).await;
+    h.store.retry(&[taken.fence()], Some(Due::In(Duration::from_secs(60))), Place::Keep).await.unwrap();
+    // The other process looks often enough to believe that nothing is left below what it has taken.
+    for n in 0..5 {
+        h.put(&queue, &n.to_string()).await;
+        h.advance(1_000);
+        let fences: Vec<_> =
+            other.claim(Claim::from_queue(&queue, 9)).await.unwrap().iter().map(Message::fence).collect();
+        assert_eq!(other.complete(&fences).await.unwrap(), [Answer::Done]);
+    }
+    assert!(super::statements::floor(&other, queue.lanes[0]) <= first.id);
+    h.advance(60_000);
+    let found = other.claim(Claim::from_queue(&queue, 9)).await.unwrap();
+    assert_eq!(found.iter().map(|message| message.id).collect::<Vec<_>>(), [first.id]);
+}

@@ -111,3 +111,8 @@ pub async fn plan(store: &Store, name: &str, values: &[&str]) -> String {
     let rows = store.db().inspect(format!("explain {text}")).await.expect("a plan");
     rows.iter().map(|row| row.fields("plan").text().expect("a plan is text") + "\n").collect()
 }
+
+/// Below which position nothing can be live in a lane, as this store believes: for cases about late commits.
+pub fn floor(store: &Store, lane: i64) -> i64 {
+    store.shared().hub.lane(lane).state().cursor.floor()
+}

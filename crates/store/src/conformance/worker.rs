@@ -118,8 +118,40 @@ pub async fn a_worker_that_is_not_ready_gets_nothing(h: &Harness) {
     assert_eq!(claim().await.unwrap().len(), 1);
     assert!(claim_key().await.unwrap().is_some());
     h.store.worker_shutdown(worker.id).await.unwrap();
-    assert!(claim().await.unwrap().is_empty());
+    assert_eq!(claim().await.unwrap_err().kind(), Kind::WorkerStopped);
     assert_eq!(h.take_one(&queue).await.attempts, 2);
+}
+
+pub async fn a_worker_that_was_stopped_and_purged_leases_nothing_and_is_told(h: &Harness) {
+    let queue = h.queue().await;
+    let gone = h.store.worker_register("gone", None).await.unwrap().id;
+    h.store.worker_shutdown(gone).await.unwrap();
+    assert_eq!(h.store.worker_purge(Duration::ZERO).await.unwrap(), 1);
+    h.put(&queue, "x").await;
+    for wait in [Duration::ZERO, Duration::from_secs(20)] {
+        let claim = Claim { worker: Some(gone), wait, ..Claim::from_queue(&queue, 1) };
+        assert_eq!(h.store.claim(claim).await.unwrap_err().kind(), Kind::WorkerStopped);
+    }
+    assert_eq!(h.take_one(&queue).await.attempts, 1);
+}
+
+pub async fn a_waiting_claim_ends_when_its_worker_is_stopped(h: &Harness) {
+    let queue = h.queue().await;
+    for purge in [false, true] {
+        let id = h.store.worker_register("w", None).await.unwrap().id;
+        let claim = Claim { worker: Some(id), wait: Duration::from_secs(20), ..Claim::from_queue(&queue, 1) };
+        let store = h.store.clone();
+        let task = tokio::spawn(async move { store.claim(claim).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        h.store.worker_shutdown(id).await.unwrap();
+        if purge {
+            h.store.worker_purge(Duration::ZERO).await.unwrap();
+        }
+        // What is enqueued meanwhile is not handed to it.
+        h.put(&queue, "x").await;
+        assert_eq!(task.await.unwrap().unwrap_err().kind(), Kind::WorkerStopped);
+        assert_eq!(h.take_one(&queue).await.attempts, 1);
+    }
 }
 
 pub async fn reaping_frees_and_stops_the_silent_and_nobody_else(h: &Harness) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::{Clock, micros};
+use crate::cursor::Look;
 use crate::db::Conn;
 use crate::error::Result;
 use crate::ops::message;
@@ -25,16 +26,22 @@ pub(crate) enum Doom {
     Expired,
 }
 
-/// Leases up to `limit` messages of one lane, from position `from` on, oldest first.
-pub(crate) async fn claim(
-    conn: &mut Conn<'_>,
-    clock: &Clock,
-    lane: i64,
-    from: i64,
-    limit: usize,
-    lease: Option<Duration>,
-    worker: Option<i64>,
-) -> Result<Vec<Claimed>> {
+/// What a claim asks of one lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) lane: i64,
+    /// The first position.
+    pub(crate) from: i64,
+    pub(crate) limit: usize,
+    pub(crate) lease: Option<Duration>,
+    pub(crate) worker: Option<i64>,
+    /// Leaves alone what has no attempt or no time left.
+    pub(crate) skip_doomed: bool,
+}
+
+/// Leases messages of one lane, oldest first.
+pub(crate) async fn claim(conn: &mut Conn<'_>, clock: &Clock, wanted: Wanted) -> Result<Vec<Claimed>> {
+    let Wanted { lane, from, limit, lease, worker, skip_doomed } = wanted;
     let params = [
         clock.value(),
         Value::Int(lane),
@@ -42,6 +49,7 @@ pub(crate) async fn claim(
         Value::Int(limit as i64),
         lease.map(micros).into(),
         worker.into(),
+        Value::Bool(skip_doomed),
     ];
     let rows = conn.query(MESSAGE_CLAIM, &params).await?;
     claimed(MESSAGE_CLAIM, &rows, worker)
@@ -75,12 +83,20 @@ pub(crate) struct FloorSeen {
     pub(crate) floor: Option<i64>,
     /// The oldest transaction still running.
     pub(crate) running: i64,
-    /// The first transaction that had not begun.
-    pub(crate) started: i64,
+    /// The oldest one that may have drawn ids, read after the rest; none: not asked for.
+    pub(crate) writers: Option<i64>,
+    /// A number that every transaction which has drawn an id is below; none: not asked for.
+    pub(crate) started: Option<i64>,
 }
 
-pub(crate) async fn floor(conn: &mut Conn<'_>, lane: i64, from: i64) -> Result<FloorSeen> {
-    let rows = conn.query(LANE_FLOOR, &[Value::Int(lane), Value::Int(from)]).await?;
+pub(crate) async fn floor(conn: &mut Conn<'_>, lane: i64, look: Look) -> Result<FloorSeen> {
+    let params = [Value::Int(lane), Value::Int(look.from), look.started.into(), Value::Bool(look.wanted)];
+    let rows = conn.query(LANE_FLOOR, &params).await?;
     let mut row = rows[0].fields(LANE_FLOOR.name);
-    Ok(FloorSeen { floor: row.int_or_null()?, running: row.int()?, started: row.int()? })
+    Ok(FloorSeen {
+        floor: row.int_or_null()?,
+        running: row.int()?,
+        writers: row.int_or_null()?,
+        started: row.int_or_null()?,
+    })
 }

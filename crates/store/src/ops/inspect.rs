@@ -9,10 +9,19 @@ use crate::ops::queue::duration;
 use crate::ops::{check_label, check_text, reserve, stored};
 use crate::sql::*;
 use crate::store::Store;
-use crate::types::{Census, Clear, Import, LaneStats, Message, State};
+use crate::types::{Census, Clear, Import, LaneStats, Message, Micros, State};
 use crate::value::{Column, Value};
 
 impl Store {
+    /// The time of the database's clock, which alone decides what is due or expired.
+    pub async fn now(&self) -> Result<Micros> {
+        let clock = self.clock().value();
+        let act = self.db().read(move |conn| {
+            Box::pin(async move { conn.query(CLOCK_NOW, &[clock]).await?[0].fields(CLOCK_NOW.name).int() })
+        });
+        act.await
+    }
+
     /// Messages of a lane in one state, by position, from the first one at or after `pivot`.
     pub async fn message_list(&self, lane: i64, state: State, pivot: i64, limit: usize) -> Result<Vec<Message>> {
         let (lane, pivot, limit) = (Value::Int(lane), Value::Int(pivot), Value::Int(limit as i64));

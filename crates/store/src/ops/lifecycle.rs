@@ -21,7 +21,7 @@ pub(crate) const BATCH: usize = 1000;
 /// How many messages a walk over a lane looks at in one turn.
 const STRIDE: i64 = 5000;
 /// Every position there is.
-const ALL: Range<i64> = 0..i64::MAX;
+pub(crate) const ALL: Range<i64> = 0..i64::MAX;
 
 impl Store {
     /// Moves due messages of a lane to its tail, in the order of their due times. Returns how many.
@@ -65,7 +65,7 @@ impl Store {
             self.shared().recover_part(lane, part.clone()).await?;
         }
         if doomed {
-            self.bury_all(lane, None, part).await?;
+            self.shared().bury_all(lane, None, part).await?;
         }
         Ok(if seen < STRIDE { 0 } else { last.saturating_add(1) })
     }
@@ -73,7 +73,7 @@ impl Store {
     /// Buries what must die in a lane: expired messages, and those whose last allowed lease has run out. Returns how
     /// many. Claims do the same for what they meet; this is for lanes that nobody claims from.
     pub async fn sweep(&self, lane: i64) -> Result<usize> {
-        Ok(self.bury_all(lane, None, ALL).await?.len())
+        Ok(self.shared().bury_all(lane, None, ALL).await?.len())
     }
 
     /// Buries what was delivered at least `attempts` times in a lane and is not leased now, whatever its queue allows.
@@ -82,23 +82,7 @@ impl Store {
         if attempts == 0 {
             return Err(invalid("a limit of 0 attempts would bury every message: give at least 1"));
         }
-        self.bury_all(lane, Some(attempts.into()), ALL).await
-    }
-
-    async fn bury_all(&self, lane: i64, attempts: Option<i64>, part: Range<i64>) -> Result<Vec<i64>> {
-        let mut buried = Vec::new();
-        loop {
-            let (clock, part) = (self.clock().clone(), part.clone());
-            let act = self
-                .db()
-                .transact(move |conn| Box::pin(async move { sweep(conn, &clock, lane, attempts, part).await }));
-            let (identities, finished) = act.await?;
-            self.announce(&finished);
-            buried.extend(identities);
-            if finished.len() < BATCH {
-                return Ok(buried);
-            }
-        }
+        self.shared().bury_all(lane, Some(attempts.into()), ALL).await
     }
 
     /// Forgets dedupe keys and key leases that no longer mean anything. Returns how many dedupe keys.
@@ -116,6 +100,24 @@ impl Store {
 }
 
 impl Shared {
+    /// Buries what must die in a part of a lane, one batch after the other. Returns who it was.
+    pub(crate) async fn bury_all(&self, lane: i64, attempts: Option<i64>, part: Range<i64>) -> Result<Vec<i64>> {
+        let mut buried = Vec::new();
+        loop {
+            let (clock, part) = (self.hub.clock.clone(), part.clone());
+            let act = self
+                .hub
+                .db
+                .transact(move |conn| Box::pin(async move { sweep(conn, &clock, lane, attempts, part).await }));
+            let (identities, finished) = act.await?;
+            self.announce(&finished);
+            buried.extend(identities);
+            if finished.len() < BATCH {
+                return Ok(buried);
+            }
+        }
+    }
+
     pub(crate) async fn promote(&self, lane: i64) -> Result<usize> {
         let mut total = 0;
         loop {

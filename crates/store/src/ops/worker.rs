@@ -1,7 +1,7 @@
 //! Workers: processes that register, send heartbeats, and are fenced when they are gone.
 //!
 //! Invariants: a name has at most one incarnation that is not stopped; a stopped incarnation never becomes anything
-//! else, and its heartbeat tells it so; the id of an incarnation is never used again.
+//! else, and its heartbeat and its claims tell it so; the id of an incarnation is never used again.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::check_text;
 use crate::sql::*;
-use crate::store::Store;
+use crate::store::{Shared, Store};
 use crate::types::{Heartbeat, Worker, WorkerStatus};
 use crate::value::{Column, Fields, Value};
 
@@ -153,6 +153,22 @@ impl Store {
         for (id, lane) in freed {
             self.ready(*lane, *id);
         }
+    }
+}
+
+impl Shared {
+    /// Those of some workers that were stopped, or are not there any more.
+    pub(crate) async fn stopped(&self, workers: Vec<i64>) -> Result<Vec<i64>> {
+        let act = self.hub.db.read(move |conn| {
+            Box::pin(async move {
+                let ids: Column = workers.iter().copied().collect();
+                let rows = conn.each(WORKER_ALIVE, &[], &[ids]).await?;
+                let alive = decode(WORKER_ALIVE, &rows, |row| row.int())?;
+                let is_stopped = |(n, _): &(usize, i64)| !alive.contains(&(*n as i64));
+                Ok(workers.into_iter().enumerate().filter(is_stopped).map(|(_, worker)| worker).collect())
+            })
+        });
+        act.await
     }
 }
 

@@ -1,0 +1,1 @@
+select {now} as now

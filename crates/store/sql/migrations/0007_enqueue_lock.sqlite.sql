@@ -1,0 +1,1 @@
+-- SQLite has no stored functions, and one writer at a time.
