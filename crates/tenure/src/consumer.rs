@@ -157,10 +157,17 @@ impl Consumer {
             wait,
         };
         let act = async {
-            let mut messages = self.store.kernel.claim(claim(limit, wait)).await?;
+            let first = self.store.kernel.claim(claim(limit, wait)).await;
+            let mut messages = first.map_err(|error| self.worker.judge(error))?;
             let mut more = messages.len();
             while more == HAND && messages.len() < limit {
-                let next = self.store.kernel.claim(claim(limit - messages.len(), Duration::ZERO)).await?;
+                let next = self.store.kernel.claim(claim(limit - messages.len(), Duration::ZERO)).await;
+                // The messages that are already leased go to the caller: without it they would stay leased to no handler
+                // until their leases expire. An error that lasts comes back with the next call.
+                let next = next.map_err(|error| self.worker.judge(error)).inspect_err(|error| {
+                    tracing::warn!(%error, leased = messages.len(), "a batch is shorter than it could be");
+                });
+                let next = next.unwrap_or_default();
                 more = next.len();
                 messages.extend(next);
             }

@@ -148,6 +148,14 @@ impl Error {
         }
     }
 
+    /// What the kernel said about a worker: that it was stopped, by number, or something else.
+    pub(crate) fn of_worker(id: i64, error: tenure_store::Error) -> Self {
+        match error.kind() {
+            tenure_store::Kind::WorkerStopped => Error::WorkerStopped { id },
+            _ => error.into(),
+        }
+    }
+
     pub(crate) fn invalid(reason: impl Into<String>) -> Self {
         Error::ValidationFailed { reason: reason.into() }
     }

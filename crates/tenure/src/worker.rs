@@ -44,6 +44,15 @@ impl Worker {
         }
     }
 
+    /// What a claim of this worker has said: that the worker was stopped, by number, or something else.
+    pub(crate) fn judge(&self, error: tenure_store::Error) -> Error {
+        if error.kind() == tenure_store::Kind::WorkerStopped {
+            self.stopped.store(true, Ordering::Relaxed);
+            self.fenced.cancel();
+        }
+        Error::of_worker(self.id, error)
+    }
+
     pub(crate) async fn shutdown(&self) -> Result<()> {
         self.store.workers().shutdown(self.id).await?;
         self.stopped.store(true, Ordering::Relaxed);

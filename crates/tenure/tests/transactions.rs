@@ -98,3 +98,47 @@ async fn work_and_message_are_one_transaction_through_sqlx() {
     let metrics = Admin::on(&store).get_queue_metrics("jobs").await.unwrap();
     assert_eq!((metrics.total_messages, metrics.delayed_messages), (1, 1));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dequeue_that_fails_in_a_later_round_hands_out_what_it_has_leased() {
+    let schema = format!("rounds_{}", std::process::id());
+    let store = Store::connect(&format!("{}?schema={schema}", dsn())).await.unwrap();
+    let (producer, consumer) = queue(&store).await;
+    producer.batch_enqueue(&(0..1500).collect::<Vec<_>>()).await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let refuse = "create function schema.refuse() returns trigger language plpgsql as $$ begin
+             if new.payload = '1200'::bytea then raise exception 'not this one'; end if;
+             return new;
+         end $$;
+         create trigger refuse before update on schema.message for each row execute function schema.refuse()";
+    client.batch_execute(&refuse.replace("schema.", &format!("{schema}."))).await.unwrap();
+    let taken = consumer.dequeue_with_options(2000, 30).await.unwrap();
+    assert_eq!(taken.len(), 1000, "what the first round leased");
+    assert_eq!(consumer.count_by_worker().await.unwrap(), 1000);
+    assert!(consumer.dequeue_with_options(2000, 30).await.is_err(), "an error that lasts is not hidden");
+}
+
+/// A database whose clock is an hour behind this machine's.
+#[tokio::test(flavor = "multi_thread")]
+async fn due_times_are_decided_by_the_clock_of_the_database() {
+    let (client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let schema = format!("behind_{}", std::process::id());
+    let behind = format!(
+        "create schema {schema}_clock;
+         create function {schema}_clock.clock_timestamp() returns timestamptz language sql volatile
+         as $$ select pg_catalog.clock_timestamp() - interval '1 hour' $$"
+    );
+    client.batch_execute(&behind).await.unwrap();
+    let path = format!("options=-c%20search_path%3D{schema}_clock,pg_catalog");
+    let store = Store::connect(&format!("{}?schema={schema}&{path}", dsn())).await.unwrap();
+    let (producer, consumer) = queue(&store).await;
+    // By this machine's clock both are long due.
+    let now = chrono::Utc::now() - chrono::TimeDelta::hours(1);
+    producer.enqueue_at("in a minute", now + chrono::TimeDelta::minutes(1)).await.unwrap();
+    producer.enqueue_delayed("too", 60).await.unwrap();
+    assert!(consumer.dequeue().await.unwrap().is_empty(), "delivered before the database's clock says that it is due");
+    producer.enqueue_at("a second ago", now - chrono::TimeDelta::seconds(1)).await.unwrap();
+    assert_eq!(consumer.dequeue().await.unwrap().len(), 1);
+}

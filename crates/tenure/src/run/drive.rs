@@ -181,7 +181,7 @@ impl<'a> Claims<'a> {
                 self.rest_until = Some(Instant::now() + rest);
                 Ok(Vec::new())
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(run.consumer.worker.judge(error)),
         }
     }
 }

@@ -107,7 +107,7 @@ impl MessageTable {
     /// Leases messages to a worker, oldest first. What was delivered `max_read_ct` times or more is buried instead.
     ///
     /// # Errors
-    /// `QueueNotFound`, or `ValidationFailed` for a lease of zero.
+    /// `QueueNotFound`, `ValidationFailed` for a lease of zero, or `WorkerStopped` when the worker was stopped or purged.
     pub async fn dequeue_atomic(
         &self,
         queue_id: i64,
@@ -119,7 +119,7 @@ impl MessageTable {
         let queue = self.store.queues().queue(queue_id).await?;
         let lease = Span::from(vt_seconds).positive("the lock time")?;
         let claim = Claim { lease: Some(lease), worker: Some(worker_id), ..Claim::from_queue(&queue, limit) };
-        let messages = self.store.kernel.claim(claim).await?;
+        let messages = self.store.kernel.claim(claim).await.map_err(|error| Error::of_worker(worker_id, error))?;
         let (dead, alive): (Vec<_>, Vec<_>) =
             messages.into_iter().partition(|message| message.attempts > i64::from(max_read_ct));
         if !dead.is_empty() {

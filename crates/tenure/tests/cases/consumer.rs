@@ -182,7 +182,7 @@ pub(crate) async fn a_crashed_consumer_restarts_under_its_own_name_at_once(h: &H
     let again = reborn.dequeue().await.unwrap().remove(0);
     assert_eq!((again.id, again.read_ct), (held.id, 2));
     assert!(consumer.archive(&held).await.unwrap().is_none());
-    assert!(consumer.dequeue().await.unwrap().is_empty());
+    assert!(matches!(consumer.dequeue().await, Err(Error::WorkerStopped { .. })));
     assert!(matches!(consumer.heartbeat().await.unwrap_err(), Error::WorkerStopped { .. }));
     // A producer in the same place is somebody else.
     Producer::on(&h.store, "jobs", "host", 1).await.unwrap();
@@ -217,4 +217,21 @@ pub(crate) async fn a_message_is_buried_or_retried_by_hand(h: &Harness) {
     assert!(consumer.dequeue().await.unwrap().is_empty());
     h.advance(Duration::from_secs(60));
     assert_eq!(consumer.dequeue().await.unwrap()[0].id, taken[1].id);
+}
+
+pub(crate) async fn a_consumer_stopped_by_an_operator_is_told_by_its_next_dequeue(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let table = h.store.workers();
+    let id = consumer.worker_id();
+    producer.enqueue("x").await.unwrap();
+    table.shutdown(id).await.unwrap();
+    assert!(matches!(consumer.dequeue().await, Err(Error::WorkerStopped { id: told }) if told == id));
+    // Purged before it noticed, and with messages that it could have.
+    let other = h.consumer(2).await;
+    table.shutdown(other.worker_id()).await.unwrap();
+    h.silence();
+    h.admin().purge_stale_workers(1).await.unwrap();
+    let waited = other.dequeue_within(Duration::from_secs(20), 1, 30).await;
+    assert!(matches!(waited, Err(Error::WorkerStopped { id }) if id == other.worker_id()));
+    assert_eq!(h.consumer(3).await.dequeue().await.unwrap()[0].read_ct, 1);
 }

@@ -109,6 +109,7 @@ macro_rules! suite {
             a_message_completed_on_its_last_attempt_is_not_dead
             scheduled_messages_keep_their_id_through_promotion
             a_stopped_consumer_is_told_and_a_suspended_one_gets_nothing
+            a_consumer_stopped_by_an_operator_is_told_by_its_next_dequeue
             a_paused_queue_hands_out_nothing
             a_crashed_consumer_restarts_under_its_own_name_at_once
             bad_durations_are_refused_and_zero_messages_are_none
