@@ -106,7 +106,7 @@ async fn carry_dead(service: &Arc<Service>, member: &Member, store: &Store, queu
     let Ok(target) = home.queue_get(&name).await else { return Ok(()) };
     for id in dead {
         let Some(letter) = store.archive_get(id).await? else { continue };
-        let now = service.now();
+        let now = home.now().await?;
         let copy = Import {
             // Every store counts from 1.
             source_id: Some(format!("{}/{}", member.name, ksuid::of_message(letter.id))),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use tenure_store::{Clock, Error, Kind, Queue, Settings, Store};
 use tokio::sync::Semaphore;
@@ -144,12 +144,6 @@ impl Service {
     /// The desks of all queues that are in use here.
     pub(crate) fn open_desks(&self) -> Vec<Arc<Desk>> {
         self.desks().values().cloned().collect()
-    }
-
-    /// The time by which requests are judged: only to tell now from later, the database decides the rest.
-    pub(crate) fn now(&self) -> i64 {
-        let wall = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);
-        self.clock.fixed_now().unwrap_or_else(wall)
     }
 
     /// The store that holds queues and identities.

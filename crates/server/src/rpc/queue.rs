@@ -102,12 +102,10 @@ pub(super) async fn produce(call: &Call<'_>, request: QueueProduceRequest) -> An
         return Err(Fault::bad(format!("items is invalid; max_produce_batch_size is {most} but received {count}")));
     }
     let _counted = enter(call, &desk, Some(&desk.busy.produces))?;
-    let now = call.service.now();
-    let messages: Vec<NewMessage> = request.items.into_iter().map(|item| new_message(item, now)).collect();
+    let messages: Vec<NewMessage> = request.items.into_iter().map(new_message).collect();
     let until = Instant::now() + timeout;
-    let ready = messages.iter().filter(|message| message.due.is_none()).count();
     loop {
-        match store(&desk, messages.clone(), ready).await {
+        match store(&desk, messages.clone()).await {
             Ok(()) => break,
             // Another partition may take it, or this one in a moment; what may have been stored is not stored twice.
             Err((fault, again)) if !again || Instant::now() + PAUSE >= until => return Err(fault),
@@ -119,7 +117,7 @@ pub(super) async fn produce(call: &Call<'_>, request: QueueProduceRequest) -> An
 }
 
 /// Stores messages in the partition that is next; with a fault comes whether it may be tried again.
-async fn store(desk: &Arc<Desk>, messages: Vec<NewMessage>, ready: usize) -> Result<(), (Fault, bool)> {
+async fn store(desk: &Arc<Desk>, mut messages: Vec<NewMessage>) -> Result<(), (Fault, bool)> {
     let count = messages.len();
     // Stores that fail may be back before the time is up.
     let place = desk.place(count).await.map_err(|fault| {
@@ -131,10 +129,15 @@ async fn store(desk: &Arc<Desk>, messages: Vec<NewMessage>, ready: usize) -> Res
     let part = &desk.parts[place];
     let enqueued = async {
         let (store, queue) = part.open(&desk.name).await?;
-        part.member.watched(store.enqueue(&queue, Some(part.local()), messages).await)
+        if messages.iter().any(|message| message.due.is_some()) {
+            let now = part.member.watched(store.now().await)?;
+            messages.iter_mut().for_each(|message| message.due = worth_scheduling(message.due, now));
+        }
+        let ready = messages.iter().filter(|message| message.due.is_none()).count();
+        part.member.watched(store.enqueue(&queue, Some(part.local()), messages).await).map(|_| ready)
     };
     match enqueued.await {
-        Ok(_) => {
+        Ok(ready) => {
             placed.stored = Some(ready);
             Ok(())
         }
@@ -170,9 +173,15 @@ fn not_stored(desk: &Desk, error: tenure_store::Error) -> Fault {
     }
 }
 
-fn new_message(item: QueueProduceItem, now: i64) -> NewMessage {
+/// A due time, unless it comes too soon or has passed. `now` is the time of the database: by the clock of a server that
+/// runs a minute ahead, what is due in a minute would be ready at once.
+fn worth_scheduling(due: Option<Due>, now: i64) -> Option<Due> {
+    due.filter(|due| !matches!(due, Due::At(at) if *at < now.saturating_add(SOON)))
+}
+
+fn new_message(item: QueueProduceItem) -> NewMessage {
     let label = |text: String| Some(text).filter(|text| !text.is_empty());
-    let due = item.enqueue_at.map(|at| at.to_micros()).filter(|at| *at >= now.saturating_add(SOON));
+    let due = item.enqueue_at.map(|at| at.to_micros());
     NewMessage {
         payload: if item.bytes.is_empty() { Bytes::from(item.utf8) } else { item.bytes },
         due: due.map(Due::At),
@@ -253,14 +262,18 @@ pub(super) async fn retry(call: &Call<'_>, request: QueueRetryRequest) -> Answer
     }
     let _counted = enter(call, &desk, Some(&desk.busy.completes))?;
     desk.pass_gate().await?;
-    let now = call.service.now();
-    let end = |item: &QueueRetryItem| {
-        let due = item.retry_at.as_ref().map(Timestamp::to_micros).filter(|at| *at >= now.saturating_add(SOON));
-        match due {
-            _ if item.dead => End::Bury { reason: "declared dead by its consumer".to_owned() },
+    let now = if request.items.iter().any(|item| item.retry_at.is_some()) {
+        let (store, _) = part.lane(&desk.name).await?;
+        part.member.watched(store.now().await).map_err(|error| again(part.fault(&desk.name, error)))?
+    } else {
+        0
+    };
+    let end = |item: &QueueRetryItem| match item.dead {
+        true => End::Bury { reason: "declared dead by its consumer".to_owned() },
+        false => {
             // Under the same id while it waits; promotion gives it a new one.
-            Some(at) => End::Retry { due: Some(Due::At(at)), place: Place::Tail },
-            None => End::Retry { due: None, place: Place::Tail },
+            let due = item.retry_at.as_ref().map(|at| Due::At(at.to_micros()));
+            End::Retry { due: worth_scheduling(due, now), place: Place::Tail }
         }
     };
     let ready = request.items.iter().filter(|item| matches!(end(item), End::Retry { due: None, .. })).count();

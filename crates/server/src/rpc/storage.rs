@@ -98,7 +98,7 @@ pub(super) async fn import(call: &Call<'_>, request: StorageItemsImportRequest) 
         next = page.last().filter(|last| page.len() == PAGE && Some(last.id) < newest).map(|last| last.id + 1);
         stored.extend(page.into_iter().map(|message| (message.id, message)));
     }
-    let now = call.service.now();
+    let now = part.member.watched(store.now().await).map_err(|error| part.fault(&desk.name, error))?;
     let echoed = request.items.into_iter().zip(imported).map(|(item, id)| match id {
         None => skipped(item, now),
         // It may be gone already: somebody has leased and completed it.

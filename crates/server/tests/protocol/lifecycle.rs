@@ -306,3 +306,28 @@ pub(crate) async fn on_the_real_clock_a_scheduled_item_comes_soon_and_never_earl
         assert_eq!((status, Lease::of(&answer).texts()), (200, vec![round.to_owned()]), "{answer}");
     }
 }
+
+pub(crate) async fn a_backlog_of_expired_items_does_not_hold_up_fresh_ones(backend: Backend) {
+    const BACKLOG: usize = 20_000;
+    let place = Place::new(backend);
+    let server = place.start(&[]);
+    let api = &server.api();
+    let dead = api.plain_queue().await;
+    let settings = json!({ "expire_timeout": "3s", "lease_timeout": "1s", "dead_queue": dead });
+    let queue = api.queue(&settings).await;
+    api.produce_numbers(&queue, BACKLOG).await;
+    tokio::time::sleep(std::time::Duration::from_millis(3100)).await;
+    // Each lease is answered in its time, with what is fresh, while the backlog is being buried.
+    for n in 0..5 {
+        let fresh = format!("fresh {n}");
+        api.produce(&queue, &[&fresh]).await;
+        let lease = api.lease(&queue, 1000).await;
+        assert_eq!(lease.texts(), [fresh]);
+        api.complete(&queue, lease.partition, &lease.ids()).await;
+        let failures =
+            &api.ok("queue.stats", &json!({ "queue_name": queue })).await["logical_queues"][0]["partitions"][0];
+        assert_eq!(failures.get("failures").and_then(Value::as_i64).unwrap_or(0), 0, "{failures}");
+    }
+    let buried = async || (api.totals(&dead).await[0].0 == BACKLOG as i64).then_some(());
+    crate::support::eventually("the whole backlog is in the dead queue, once", buried).await;
+}

@@ -118,6 +118,7 @@ suites! {
         the_last_permitted_attempt_is_not_taken_away
         an_item_that_nobody_leased_expires_once
         an_item_expires_while_it_is_leased
+        a_backlog_of_expired_items_does_not_hold_up_fresh_ones
         scheduled_items_come_due_in_their_order_at_the_tail
         a_tenth_of_a_second_is_not_worth_scheduling
         a_scheduled_item_does_not_expire_before_its_time
@@ -200,5 +201,6 @@ suite! { postgres_alone, Postgres;
         a_server_without_its_database_says_so_and_recovers
         a_waiting_lease_outlives_an_absence_of_the_database
         what_nobody_has_thought_of_is_an_internal_error
+        due_times_are_decided_by_the_clock_of_the_database
         a_queue_of_a_store_that_is_no_longer_configured_is_out_of_reach_alone;
 }

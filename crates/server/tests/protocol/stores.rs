@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::api::{Api, refusal};
 use crate::support::gate::Gate;
 use crate::support::queue::{complete_request, settings};
-use crate::support::text::number;
+use crate::support::text::{SECOND, now, number, time};
 use crate::support::{Backend, Place, eventually, postgres_dsn, unique};
 
 /// The configuration of a server at home in SQLite, with a second store.
@@ -181,4 +181,31 @@ pub(crate) async fn a_queue_of_a_store_that_is_no_longer_configured_is_out_of_re
     let (status, answer) = api.call("queue.stats", &json!({ "queue_name": spread })).await;
     assert_eq!((status, answer), (500, refusal(500, "Internal Error")));
     api.produce(&at_home, &[&unique("item")]).await;
+}
+
+/// A server whose clock runs an hour ahead of its database's.
+pub(crate) async fn due_times_are_decided_by_the_clock_of_the_database(backend: Backend) {
+    let place = Place::new(backend);
+    let (client, connection) = tokio_postgres::connect(&postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let behind = format!(
+        "create schema {0}_clock;
+         create function {0}_clock.clock_timestamp() returns timestamptz language sql volatile
+         as $$ select pg_catalog.clock_timestamp() - interval '1 hour' $$",
+        place.schema
+    );
+    client.batch_execute(&behind).await.unwrap();
+    let dsn = format!("{}&options=-c%20search_path%3D{}_clock,pg_catalog", place.dsn, place.schema);
+    let server = place.start_on(&dsn, &[]);
+    let api = &server.api();
+    let queue = api.plain_queue().await;
+    // By the server's own clock all of them are long due.
+    let at = |seconds: i64| time(now() - 3600 * SECOND + seconds * SECOND);
+    let item = |text: &str, seconds: i64| json!({ "utf8": text, "enqueue_at": at(seconds) });
+    api.produce_items(&queue, &[item("later", 60), item("past", -1)]).await;
+    let lease = api.lease(&queue, 9).await;
+    assert_eq!(lease.texts(), ["past"]);
+    api.retry(&queue, 0, &json!([{ "id": lease.id(), "retry_at": at(60) }])).await;
+    api.nothing_to_lease(&queue).await;
+    assert_eq!(api.scheduled(&queue, 0).await.len(), 2);
 }
