@@ -23,7 +23,7 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + S
 /// Measures Tenure beside bare SQL.
 #[derive(Parser)]
 struct Cli {
-    /// Only scenarios whose name begins with one of these: s1, s2, s3, s4, s5, s6a, s6b, library, sqlite, memory, http.
+    /// Only scenarios whose name begins with one of these: s1, s2, s3, s4, s5, s6a, s6b, s6c, library, sqlite, memory, http.
     /// Rows of http are named like http-sqlite-64x1-100B: store, connections, messages in a call, bytes in a message.
     only: Vec<String>,
     /// Repetitions of each measurement.
@@ -32,6 +32,9 @@ struct Cli {
     /// Seconds per measurement.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
+    /// Seconds that a transaction stays idle in s6c.
+    #[arg(long, default_value_t = 60.0)]
+    idle_seconds: f64,
     /// Writes all figures here as JSON.
     #[arg(long)]
     json: Option<std::path::PathBuf>,
@@ -50,7 +53,7 @@ fn main() -> Result<()> {
             return pickup::consume(&dsn, &system).await;
         }
         let mut report = Report::new(cli.repeat);
-        scenarios::run(&dsn, &cli.only, cli.seconds, &mut report).await?;
+        scenarios::run(&dsn, &cli.only, cli.seconds, cli.idle_seconds, &mut report).await?;
         report.print();
         if let Some(path) = cli.json {
             std::fs::write(&path, serde_json::to_string_pretty(&report.json())?)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_store::{Claim, Due, Store};
+use tenure_store::{Claim, Due, Settings, Store};
 
 use crate::load::{Measured, Meter};
 use crate::report::{Report, median};
@@ -10,7 +10,13 @@ use crate::{Result, bare, bare_sqlite, http, library, ours, pickup};
 
 const BACKLOG: u64 = 100_000;
 
-pub(crate) async fn run(dsn: &str, only: &[String], seconds: f64, report: &mut Report) -> Result<()> {
+pub(crate) async fn run(
+    dsn: &str,
+    only: &[String],
+    seconds: f64,
+    idle_seconds: f64,
+    report: &mut Report,
+) -> Result<()> {
     let wanted = |name: &str| only.is_empty() || only.iter().any(|prefix| name.starts_with(prefix.as_str()));
     if wanted("s1") {
         s1(dsn, seconds, report).await?;
@@ -32,6 +38,9 @@ pub(crate) async fn run(dsn: &str, only: &[String], seconds: f64, report: &mut R
     }
     if wanted("s6b") {
         s6b(dsn, report).await?;
+    }
+    if wanted("s6c") {
+        s6c(dsn, idle_seconds, report).await?;
     }
     if wanted("library") {
         library(dsn, seconds, report).await?;
@@ -186,6 +195,36 @@ async fn s6b(dsn: &str, report: &mut Report) -> Result<()> {
     report.bound("S6b 60 s under an old snapshot: keeps up", pressed, "of pace", pressed.rate / 1000.0, 0.98, true);
     report.bound("S6b 60 s under an old snapshot: latency", pressed, "ms p99", pressed.p99, 50.0, false);
     report.ratio("S6b drain 20k under it vs clean", clean, held, 0.5);
+    Ok(())
+}
+
+/// A transaction stays idle after a write to a table of its own, with a transaction number, under 1,500/s and during a
+/// drain. Leases are short enough to be looked after while it lasts.
+async fn s6c(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
+    const PACE: f64 = 1500.0;
+    let drained = 20_000;
+    let short = async || {
+        let (store, queue) = ours::fresh(dsn).await?;
+        let settings = Settings { lease: Duration::from_secs(30), ..queue.settings.clone() };
+        let queue = store.queue_update(&queue.name, settings).await?;
+        Result::Ok((store, queue))
+    };
+    let (store, queue) = short().await?;
+    let calm = ours::paced(&store, &queue, 8, 8, PACE, seconds.min(60.0)).await?;
+    ours::fill(&store, &queue, drained, None).await?;
+    let clean = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
+    let (store, queue) = short().await?;
+    let idle = bare::connect(dsn).await?;
+    idle.batch_execute("create table bench.idle (n int); begin; insert into bench.idle values (1)").await?;
+    let pressed = ours::paced(&store, &queue, 8, 8, PACE, seconds).await?;
+    ours::fill(&store, &queue, drained, None).await?;
+    let held = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
+    idle.batch_execute("rollback").await?;
+    let name = format!("S6c {seconds:.0} s beside a transaction idle after a write");
+    report.bound(&format!("{name}: keeps up"), pressed, "of pace", pressed.rate / PACE, 0.95, true);
+    let calm_name = format!("{name}: latency (p99 without it {:.1} ms)", calm.p99);
+    report.bound(&calm_name, pressed, "x p99", pressed.p99 / calm.p99, 2.0, false);
+    report.ratio("S6c drain 20k under it vs clean", clean, held, 0.8);
     Ok(())
 }
 
