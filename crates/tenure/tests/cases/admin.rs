@@ -93,7 +93,7 @@ pub(crate) async fn metrics_tell_states_apart(h: &Harness) {
     assert_eq!((stats.total_queues, stats.total_workers, stats.active_workers), (1, 2, 2));
     assert_eq!((stats.pending_messages, stats.locked_messages, stats.total_messages), (2, 1, 4));
     assert_eq!((stats.archived_messages, stats.dead_messages), (2, 1));
-    assert_eq!(stats.schema_version, "5");
+    assert_eq!(stats.schema_version, "7");
 }
 
 pub(crate) async fn a_message_without_attempts_left_is_dead_and_can_be_replayed_once(h: &Harness) {
