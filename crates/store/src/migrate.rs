@@ -11,7 +11,7 @@ use crate::sql::{Dialect, MIGRATIONS, quoted, render};
 use crate::store::Store;
 
 /// Migrations of ours that older programs cannot live with.
-const BREAKING: &[i64] = &[];
+const BREAKING: &[i64] = &[8];
 /// How long ten processes that install at once may wait for each other.
 const LOCK_TIMEOUT: &str = "30s";
 

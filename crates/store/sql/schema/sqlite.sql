@@ -98,7 +98,7 @@ CREATE TABLE tenure_key_lease (
     key          text not null,
     token        integer not null unique,
     worker       integer,
-    leased_until integer not null,
+    leased_until integer not null, last integer, before integer,
     primary key (lane, key)
 )
 CREATE TABLE tenure_kv (
@@ -145,7 +145,7 @@ CREATE TABLE tenure_message (
     reference    text,
     producer     integer,
     payload      blob not null
-)
+, token integer)
 CREATE TABLE tenure_message_id (
     value integer not null
 )
@@ -258,6 +258,7 @@ CREATE INDEX tenure_inbox_nonce on tenure_inbox (nonce) where nonce is not null
 CREATE INDEX tenure_inbox_visible on tenure_inbox (visible_at, id)
 CREATE INDEX tenure_instance_parent on tenure_instance (parent) where parent is not null
 CREATE INDEX tenure_instance_token on tenure_instance (token) where token <> 0
+CREATE INDEX tenure_key_lease_until on tenure_key_lease (lane, leased_until)
 CREATE INDEX tenure_message_key on tenure_message (lane, key, id) where key is not null
 CREATE INDEX tenure_message_lane on tenure_message (lane)
 CREATE INDEX tenure_message_origin on tenure_message (origin_id) where origin_id is not null

@@ -227,6 +227,7 @@ cases! { $
         states_change_only_along_allowed_ways
         a_silent_worker_is_stale_and_a_busy_one_is_not
         releasing_a_dead_worker_frees_its_messages
+        a_stopped_worker_leases_no_key_and_is_told_so
         reaping_frees_and_stops_the_silent_and_nobody_else
         stopped_workers_are_purged_by_age;
     event:

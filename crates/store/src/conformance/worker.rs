@@ -154,6 +154,21 @@ pub async fn a_waiting_claim_ends_when_its_worker_is_stopped(h: &Harness) {
     }
 }
 
+pub async fn a_stopped_worker_leases_no_key_and_is_told_so(h: &Harness) {
+    let queue = h.queue().await;
+    let worker = h.store.worker_register("w", None).await.unwrap().id;
+    h.put_message(&queue, NewMessage { key: Some("k".into()), ..NewMessage::new("x") }).await;
+    h.store.worker_shutdown(worker).await.unwrap();
+    for purged in [false, true] {
+        if purged {
+            h.store.worker_purge(Duration::ZERO).await.unwrap();
+        }
+        let claim = h.store.claim_key(&queue.lanes, None, Some(worker), Duration::ZERO);
+        assert_eq!(claim.await.unwrap_err().kind(), Kind::WorkerStopped, "purged: {purged}");
+    }
+    assert!(h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().is_some());
+}
+
 pub async fn reaping_frees_and_stops_the_silent_and_nobody_else(h: &Harness) {
     let queue = h.queue().await;
     let minute = Duration::from_secs(60);
