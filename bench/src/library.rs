@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure::{Config, Consumer, Delivery, EnqueueOptions, Producer, Store};
+use tenure::{Config, Consumer, Delivery, EnqueueOptions, Producer, Store, Summary};
 use tokio::task::JoinSet;
 
 use crate::bare::finish;
@@ -39,25 +39,69 @@ pub(crate) async fn enqueue_single(dsn: &str, callers: usize, seconds: f64) -> R
 
 /// A backlog handled by `Consumer::run`, from its first delivery to its last completion.
 pub(crate) async fn drain(dsn: &str, concurrency: usize, messages: u64) -> Result<Measured> {
+    let consumer = backlog(dsn, None, messages).await?;
+    let (summary, measured) = handle(&consumer, concurrency, Duration::ZERO, None, messages).await?;
+    assert_eq!(summary.completed, messages, "every message is completed once");
+    Ok(measured)
+}
+
+/// The same with handlers that take their time, under a lease that lasts or one that must be extended while they work.
+pub(crate) async fn run_for(dsn: &str, work: Duration, lease: Duration, messages: u64) -> Result<Measured> {
+    let consumer = backlog(dsn, None, messages).await?;
+    let (summary, measured) = handle(&consumer, 512, work, Some(lease), messages).await?;
+    assert_eq!((summary.completed, summary.lost), (messages, 0), "every message is completed once");
+    Ok(measured)
+}
+
+/// The first messages of a backlog, handled one after the other: of one key, or without a key.
+pub(crate) async fn one_by_one(dsn: &str, key: Option<&str>, messages: u64, handled: u64) -> Result<Measured> {
+    let consumer = backlog(dsn, key, messages).await?;
+    let (summary, measured) = handle(&consumer, 1, Duration::ZERO, None, handled).await?;
+    assert_eq!((summary.buried, summary.lost), (0, 0), "no message is lost or dies");
+    Ok(measured)
+}
+
+/// A consumer of a queue with a backlog, of one key or of none.
+async fn backlog(dsn: &str, key: Option<&str>, messages: u64) -> Result<Consumer> {
     let (kernel, queue) = ours::fresh(dsn).await?;
-    ours::fill(&kernel, &queue, messages, None).await?;
+    ours::fill_keyed(&kernel, &queue, messages, key).await?;
     ours::settle(dsn).await?;
-    let store = over(kernel);
-    let consumer = Consumer::on(&store, "bench", "host", 1).await?;
+    Ok(Consumer::on(&over(kernel), "bench", "host", 1).await?)
+}
+
+/// Runs a loop until its handlers, which sleep for `work`, have been called so often.
+async fn handle(
+    consumer: &Consumer,
+    concurrency: usize,
+    work: Duration,
+    lease: Option<Duration>,
+    messages: u64,
+) -> Result<(Summary, Measured)> {
     let meter = Meter::new(Duration::MAX, messages);
     let handled = meter.clone();
     let handle = move |_: Delivery| {
         let handled = handled.clone();
         async move {
+            if !work.is_zero() {
+                tokio::time::sleep(work).await;
+            }
             handled.done(1);
             Ok::<_, tenure::Error>(())
         }
     };
-    let summary = consumer.run(handle).concurrency(concurrency).until(counted(&meter, messages)).await?;
-    assert_eq!(summary.completed, messages, "every message is completed once");
+    let counted = async {
+        while meter.count() < messages {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let mut run = consumer.run(handle).concurrency(concurrency).until(counted);
+    if let Some(lease) = lease {
+        run = run.lease(lease);
+    }
+    let summary = run.await?;
     let mut measured = meter.measured();
     measured.rate = messages as f64 / meter.elapsed().as_secs_f64();
-    Ok(measured)
+    Ok((summary, measured))
 }
 
 /// The latency of dequeueing one message and archiving it, at a backlog.
@@ -80,56 +124,4 @@ pub(crate) async fn dequeue_at(dsn: &str, backlog: u64) -> Result<Measured> {
         meter.done(1);
     }
     Ok(meter.measured())
-}
-
-/// A backlog handled by `Consumer::run` with handlers that take their time, under a lease that lasts or one that must be
-/// extended while they work.
-pub(crate) async fn run_for(dsn: &str, work: Duration, lease: Duration, messages: u64) -> Result<Measured> {
-    let (kernel, queue) = ours::fresh(dsn).await?;
-    ours::fill(&kernel, &queue, messages, None).await?;
-    ours::settle(dsn).await?;
-    let consumer = Consumer::on(&over(kernel), "bench", "host", 1).await?;
-    let meter = Meter::new(Duration::MAX, messages);
-    let handled = meter.clone();
-    let handle = move |_: Delivery| {
-        let handled = handled.clone();
-        async move {
-            tokio::time::sleep(work).await;
-            handled.done(1);
-            Ok::<_, tenure::Error>(())
-        }
-    };
-    let summary = consumer.run(handle).concurrency(512).lease(lease).until(counted(&meter, messages)).await?;
-    assert_eq!((summary.completed, summary.lost), (messages, 0), "every message is completed once");
-    let mut measured = meter.measured();
-    measured.rate = messages as f64 / meter.elapsed().as_secs_f64();
-    Ok(measured)
-}
-
-/// The first messages of a backlog, handled one after the other by `Consumer::run`: of one key, or without a key.
-pub(crate) async fn one_by_one(dsn: &str, key: Option<&str>, backlog: u64, handled: u64) -> Result<Measured> {
-    let (kernel, queue) = ours::fresh(dsn).await?;
-    ours::fill_keyed(&kernel, &queue, backlog, key).await?;
-    ours::settle(dsn).await?;
-    let consumer = Consumer::on(&over(kernel), "bench", "host", 1).await?;
-    let meter = Meter::new(Duration::MAX, handled);
-    let counting = meter.clone();
-    let handle = move |_: Delivery| {
-        let counting = counting.clone();
-        async move {
-            counting.done(1);
-            Ok::<_, tenure::Error>(())
-        }
-    };
-    let summary = consumer.run(handle).concurrency(1).until(counted(&meter, handled)).await?;
-    assert_eq!((summary.buried, summary.lost), (0, 0), "no message is lost or dies");
-    let mut measured = meter.measured();
-    measured.rate = handled as f64 / meter.elapsed().as_secs_f64();
-    Ok(measured)
-}
-
-async fn counted(meter: &Meter, messages: u64) {
-    while meter.count() < messages {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }

@@ -12,6 +12,8 @@ use tokio::task::JoinSet;
 use crate::job::{KEPT, KEYED, LEASE, LOOPED, PLAIN, Worker};
 use crate::library::{self, port};
 
+/// For how long the store repeats a verb that may have been carried out: its reply was lost.
+const REPEATED: Duration = Duration::from_secs(30);
 /// How long a claim waits for messages.
 const WAIT: Duration = Duration::from_millis(500);
 
@@ -123,14 +125,14 @@ impl Holder {
     async fn end(&self, lease: u64, verb: Verb, act: impl Future<Output = tenure::Result<bool>>) {
         let op = Op::Finish { verb, leases: vec![lease] };
         let answer = |held: &bool| Answer::Finished(vec![if *held { Finish::Done } else { Finish::Lost }]);
-        self.worker.call(op, self.worker.job.limit, act, answer).await;
+        self.worker.call(op, REPEATED + self.worker.job.limit, act, answer).await;
     }
 
     async fn extend(&self, lease: u64, message: &QueueMessage) {
         let extra = Duration::from_millis(rand::random_range(500..1500));
         let op = Op::Extend { leases: vec![lease], extra: micros(extra) };
         let act = self.consumer.extend_visibility(message, extra);
-        self.worker.call(op, self.worker.job.limit, act, |held| Answer::Extended(*held)).await;
+        self.worker.call(op, REPEATED + self.worker.job.limit, act, |held| Answer::Extended(*held)).await;
     }
 }
 

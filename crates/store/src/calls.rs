@@ -17,7 +17,7 @@ use rand::Rng as _;
 
 use crate::db::{Conn, Db};
 use crate::error::Result;
-use crate::sql::{CALL_CLOSE, CALL_FIND, CALL_PRUNE};
+use crate::sql::{CALL_CLOSE, CALL_FIND, CALL_FORGET, CALL_PRUNE};
 use crate::value::Value;
 
 /// How long a record is kept at least: longer than any call is repeated.
@@ -74,6 +74,14 @@ impl Calls {
             });
         }
     }
+}
+
+/// Removes the records of processes that ended.
+pub(crate) async fn forget(db: &Db, now: Value) -> Result<()> {
+    if matches!(db, Db::Postgres(_)) {
+        db.write(move |conn| Box::pin(async move { conn.execute(CALL_FORGET, &[now]).await })).await?;
+    }
+    Ok(())
 }
 
 /// One attempt to carry out a call.

@@ -134,7 +134,7 @@ const TURN: Limits = Limits { rows: 10_000, kib: 64 * 1024, callers: 20_000, flu
 /// How often a verb is repeated inside the store when the database was away: every verb is compare-and-set.
 const REPEATS: u32 = 4;
 /// For how long it is repeated when it may have been carried out: only this call can find out.
-const UNCERTAIN: Duration = Duration::from_secs(60);
+const UNCERTAIN: Duration = Duration::from_secs(30);
 
 impl Store {
     /// Opens the database that the DSN names. Nothing is written: call [`install`](Store::install) for the tables.

@@ -90,8 +90,17 @@ fn too_short(nanos: i64) -> Answer<Duration> {
     }
 }
 
+/// The desk of a queue, looked up within the request's own time-out, and how much of that was spent.
+async fn queue_in_time(call: &Call<'_>, name: &str, timeout: &str) -> Answer<(Arc<Desk>, Duration)> {
+    let started = Instant::now();
+    let nanos = parse_timeout(timeout).ok().and_then(|nanos| u64::try_from(nanos).ok()).filter(|nanos| *nanos > 0);
+    let limit = nanos.map_or(LONGEST, Duration::from_nanos).clamp(SHORTEST, LONGEST);
+    let desk = tokio::time::timeout(limit, call.queue(name)).await.map_err(|_| timed_out())??;
+    Ok((desk, started.elapsed()))
+}
+
 pub(super) async fn produce(call: &Call<'_>, request: QueueProduceRequest) -> Answer {
-    let desk = call.queue(&request.queue_name).await?;
+    let (desk, spent) = queue_in_time(call, &request.queue_name, &request.request_timeout).await?;
     let nanos = parse_timeout(&request.request_timeout)?;
     required(nanos)?;
     too_long(nanos, |nanos, longest| nanos >= longest)?;
@@ -105,7 +114,7 @@ pub(super) async fn produce(call: &Call<'_>, request: QueueProduceRequest) -> An
     }
     let _counted = enter(call, &desk, Some(&desk.busy.produces))?;
     let messages: Vec<NewMessage> = request.items.into_iter().map(new_message).collect();
-    let until = Instant::now() + timeout;
+    let until = Instant::now() + timeout.saturating_sub(spent);
     loop {
         // Counted from here: while the queue is paused nothing times out.
         let limit = until.saturating_duration_since(Instant::now());
@@ -203,7 +212,7 @@ fn new_message(item: QueueProduceItem) -> NewMessage {
 }
 
 pub(super) async fn lease(call: &Call<'_>, request: QueueLeaseRequest) -> Answer<QueueLeaseResponse> {
-    let desk = call.queue(&request.queue_name).await?;
+    let (desk, spent) = queue_in_time(call, &request.queue_name, &request.request_timeout).await?;
     let nanos = parse_timeout(&request.request_timeout)?;
     if request.client_id.trim().is_empty() {
         return Err(Fault::bad("invalid client id; cannot be empty"));
@@ -221,7 +230,7 @@ pub(super) async fn lease(call: &Call<'_>, request: QueueLeaseRequest) -> Answer
     too_long(nanos, |nanos, longest| nanos > longest)?;
     let timeout = too_short(nanos)?;
     let _counted = enter(call, &desk, None)?;
-    let (partition, messages) = desk.lease(request.client_id, batch, timeout).await?;
+    let (partition, messages) = desk.lease(request.client_id, batch, timeout.saturating_sub(spent)).await?;
     call.service.metrics.count(Act::Leased, &desk.name, messages.len() as u64);
     let items = messages.into_iter().map(lease_item).collect();
     Ok(QueueLeaseResponse { queue_name: request.queue_name, partition: partition as i32, items })
@@ -240,7 +249,7 @@ fn lease_item(message: Message) -> QueueLeaseItem {
 }
 
 pub(super) async fn complete(call: &Call<'_>, request: QueueCompleteRequest) -> Answer {
-    let desk = call.queue(&request.queue_name).await?;
+    let (desk, spent) = queue_in_time(call, &request.queue_name, &request.request_timeout).await?;
     let part = desk.part(request.partition)?;
     let nanos = parse_timeout(&request.request_timeout)?;
     let (count, most) = (request.ids.len(), call.service.options.max_complete_batch);
@@ -255,7 +264,8 @@ pub(super) async fn complete(call: &Call<'_>, request: QueueCompleteRequest) -> 
     let _counted = enter(call, &desk, Some(&desk.busy.completes))?;
     desk.pass_gate().await?;
     let ends = request.ids.into_iter().map(|id| (id, End::Complete)).collect();
-    let limit = u64::try_from(nanos).map_or(LONGEST, Duration::from_nanos).max(COMPLETE_SHORTEST);
+    let limit = u64::try_from(nanos).map_or(LONGEST, Duration::from_nanos);
+    let limit = limit.saturating_sub(spent).max(COMPLETE_SHORTEST);
     let finished = tokio::time::timeout(limit, finish(&desk, part, ends, "item(s) cannot be completed")).await;
     let (done, refused) = finished.map_err(|_| timed_out())?;
     call.service.metrics.count(Act::Completed, &desk.name, done as u64);

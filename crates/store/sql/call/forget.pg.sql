@@ -1,2 +1,2 @@
--- Calls of processes that ended: no call is repeated for longer than a minute.
-delete from tenure.call where called_at < (date_part('epoch', clock_timestamp()) * 1000000)::bigint - 3600000000
+-- Calls of processes that ended: no call is repeated for longer than a few minutes.
+delete from tenure.call where called_at < {now} - 3600000000

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use crate::calls::forget;
 use crate::clock::Clock;
 use crate::db::{Conn, decode};
 use crate::error::{Result, invalid};
@@ -88,13 +89,11 @@ impl Store {
     /// Forgets dedupe keys, key leases and records of calls that no longer mean anything. Returns how many dedupe keys.
     pub async fn forget(&self) -> Result<u64> {
         let clock = self.clock().clone();
+        forget(self.db(), clock.value()).await?;
         self.db()
             .transact(move |conn| {
                 Box::pin(async move {
                     conn.execute(KEY_PRUNE, &[clock.value()]).await?;
-                    if conn.dialect() == Dialect::Postgres {
-                        conn.execute(CALL_FORGET, &[]).await?;
-                    }
                     conn.execute(DEDUPE_PRUNE, &[clock.value(), Value::Int(BATCH as i64)]).await
                 })
             })
