@@ -136,8 +136,11 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn restart(&mut self) -> Result<()> {
+    /// Starts it again. Until it is ready it promises nothing: it has its port, and waits for its database.
+    pub(crate) fn restart(&mut self, recorder: &Recorder) -> Result<()> {
+        recorder.write(Event::Stopped { target: self.name.clone() });
         self.child = serve(&self.name, self.port, &self.dsn, &self.folder)?;
+        recorder.write(Event::Continued { target: self.name.clone() });
         Ok(())
     }
 

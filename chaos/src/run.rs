@@ -167,13 +167,13 @@ impl World {
                 let mut servers = self.servers.lock().await;
                 servers[slot].kill(&self.recorder)?;
                 tokio::time::sleep(Duration::from_millis(300)).await;
-                tokio::task::block_in_place(|| servers[slot].restart())?;
+                tokio::task::block_in_place(|| servers[slot].restart(&self.recorder))?;
             }
             Fault::StopServer(slot, time) => self.servers.lock().await[slot].stop(&self.recorder, time).await?,
             Fault::RestartServer(slot) => {
                 let mut servers = self.servers.lock().await;
                 tokio::task::block_in_place(|| servers[slot].terminate(&self.recorder))?;
-                tokio::task::block_in_place(|| servers[slot].restart())?;
+                tokio::task::block_in_place(|| servers[slot].restart(&self.recorder))?;
             }
             Fault::RestartDatabase(away) => self.database.lock().await.restart(away)?,
             Fault::TerminateBackends => self.database.lock().await.terminate()?,

@@ -65,7 +65,11 @@ async fn handle(worker: Arc<Worker>, delivery: Delivery) -> Result<Outcome, &'st
     };
     tokio::select! {
         () = tokio::time::sleep(work) => {}
-        () = delivery.lease_lost().cancelled() => return Err("the lease was lost"),
+        () = delivery.lease_lost().cancelled() => {
+            // Told before the lease has ended: the loop gives the message back as it does after any failure.
+            worker.recorder.write(Event::End { lease: number, verb: Verb::Return });
+            return Err("the lease was lost");
+        }
     }
     let (verb, result) = match choice {
         0..4 => (Verb::Return, Ok(Outcome::RetryAfter(Duration::from_millis(100)))),
