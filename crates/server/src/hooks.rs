@@ -34,7 +34,8 @@ pub(crate) async fn set_clock(service: &Arc<Service>, headers: &HeaderMap) -> An
     let Some(now) = headers.get("x-test-now") else { return Ok(()) };
     let nanos = now.to_str().ok().and_then(|now| now.trim().parse::<i64>().ok());
     let nanos = nanos.ok_or_else(|| Fault::bad("X-Test-Now is invalid; give nanoseconds since 1970"))?;
-    service.clock.set(nanos.div_euclid(1000));
+    // All stores share one clock.
+    service.stores.home().clock.set(nanos.div_euclid(1000));
     service.auth.forget();
     Ok(lifecycle::settle(service).await?)
 }

@@ -70,7 +70,6 @@ pub struct Service {
     pub(crate) metrics: Metrics,
     /// Kibibytes of request bodies that may still be read.
     pub(crate) bodies: Arc<Semaphore>,
-    pub(crate) clock: Clock,
     desks: Mutex<HashMap<String, Arc<Desk>>>,
     prepared: tokio::sync::OnceCell<()>,
     /// What the queues held when somebody last asked: counting is not free.
@@ -88,7 +87,7 @@ impl Service {
         }
         let clock = if options.test_hooks { Clock::settable() } else { Clock::database() };
         let stores = Stores::new(&options.stores, &clock);
-        let service = Self::with(options, stores, clock);
+        let service = Self::with(options, stores);
         for member in service.stores.all() {
             match member.store().await {
                 Err(error) if !error.is_retryable() => return Err(error),
@@ -105,7 +104,7 @@ impl Service {
 
     /// A service on a store that is open already.
     pub(crate) fn on(store: Store, options: Options) -> Arc<Self> {
-        let service = Self::with(options, Stores::open(store), Clock::database());
+        let service = Self::with(options, Stores::open(store));
         service.look_after_queues();
         service
     }
@@ -117,13 +116,12 @@ impl Service {
         }
     }
 
-    fn with(options: Options, stores: Stores, clock: Clock) -> Arc<Self> {
+    fn with(options: Options, stores: Stores) -> Arc<Self> {
         Arc::new(Service {
             stores,
             auth: Auth::new(options.auth),
             metrics: Metrics::new(),
             bodies: Arc::new(Semaphore::new((options.max_body_memory >> 10).max(1))),
-            clock,
             options,
             desks: Mutex::default(),
             prepared: tokio::sync::OnceCell::new(),

@@ -41,7 +41,7 @@ pub(crate) struct Member {
     pub(crate) name: String,
     pub(crate) affinity: f64,
     dsn: String,
-    clock: Clock,
+    pub(crate) clock: Clock,
     opening: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
