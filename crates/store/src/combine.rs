@@ -2,7 +2,7 @@
 //!
 //! Invariants: no timer, a flush starts as soon as a flusher is free and takes whatever has gathered; memory is bounded
 //! in rows, bytes and waiting callers, and a full combiner pushes back; every caller is answered after the commit that
-//! holds its items; a caller that goes away harms nobody; one bad item fails its own caller and not its neighbours; a flush
+//! holds its items; a caller that goes away affects no other caller; one bad item fails its own caller and not its neighbours; a flush
 //! that panics fails its callers and nothing else; a flush all of whose callers have gone is given up.
 
 use std::ops::Range;

@@ -205,7 +205,7 @@ impl Cursor {
         self.next_full = Micros::MIN;
     }
 
-    /// Where leases may be that this process should look after: not beyond a backlog that nobody has touched yet.
+    /// Where leases may be that this process should look after: not beyond a backlog from which no message was leased yet.
     pub(crate) fn leased(&self) -> std::ops::Range<i64> {
         self.low..self.reach
     }

@@ -60,7 +60,7 @@ impl Floor {
         found
     }
 
-    /// Waits until a connection of somebody else's waits for a lock of this kind.
+    /// Waits until another connection waits for a lock of this kind.
     async fn blocked(&self, kind: &str) {
         let text = format!(
             "select count(*) from pg_locks where not granted and locktype = '{kind}' and {}",

@@ -1,5 +1,5 @@
 -- The session goes back too, if the fetch of this activity claimed it (at `$6`) and nothing has been done in it since: its
--- owner may not come back for it, and nobody else could take the activity while the session's lease lasts.
+-- owner may not come back for it, and no other worker could take the activity while the session's lease lasts.
 with clock as materialized (select {now} as now),
      back as (
          update tenure.work w

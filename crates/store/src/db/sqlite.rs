@@ -213,7 +213,7 @@ fn spawn(name: &str, connections: Vec<Connection>) -> Sender<Job> {
     sender
 }
 
-/// Whoever waits for a job.
+/// The caller that waits for a job.
 struct Caller<'a> {
     gone: &'a dyn Fn() -> bool,
     /// Until when the job may wait for the lock of another process.
