@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tenure_cluster::chaos::Node;
+use tenure_cluster::{Cluster, Durability};
 
 use crate::Result;
 use crate::proxy::{Mode, Proxy};
@@ -19,8 +19,8 @@ const DISK: (u64, f64) = (24, 0.2);
 
 /// A running database.
 pub(crate) enum Database {
-    Postgres { node: Node, proxy: Proxy },
-    Pair { primary: Node, standby: Option<Node>, proxies: [Proxy; 2], front: usize },
+    Postgres { node: Cluster, proxy: Proxy },
+    Pair { primary: Cluster, standby: Option<Cluster>, proxies: [Proxy; 2], front: usize },
     File { path: PathBuf, disk: Option<Disk>, _folder: TempDir },
 }
 
@@ -34,14 +34,14 @@ impl Drop for Disk {
     }
 }
 
-fn address(node: &Node) -> SocketAddr {
+fn address(node: &Cluster) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, node.port()))
 }
 
 impl Database {
     /// Starts it; none: this machine does not allow it, for the reason that was printed.
     pub(crate) async fn start(kept: Kept, length: Duration) -> Result<Option<Self>> {
-        let node = || tokio::task::block_in_place(Node::primary);
+        let node = || tokio::task::block_in_place(|| Cluster::start(Durability::None));
         match kept {
             Kept::Postgres => {
                 let node = node()?;
@@ -50,8 +50,7 @@ impl Database {
             }
             Kept::Pair => {
                 let primary = node()?;
-                let standby = tokio::task::block_in_place(|| Node::standby_of(&primary))?;
-                tokio::task::block_in_place(|| primary.require_standby())?;
+                let standby = tokio::task::block_in_place(|| primary.start_standby())?;
                 let proxies = [Proxy::start(address(&primary)).await?, Proxy::start(address(&standby)).await?];
                 Ok(Some(Database::Pair { primary, standby: Some(standby), proxies, front: 0 }))
             }
@@ -100,7 +99,7 @@ impl Database {
         }
     }
 
-    fn node(&mut self) -> Result<&mut Node> {
+    fn node(&mut self) -> Result<&mut Cluster> {
         match self {
             Database::Postgres { node, .. } | Database::Pair { primary: node, .. } => Ok(node),
             Database::File { .. } => Err("a file is no server".into()),
@@ -109,7 +108,7 @@ impl Database {
 
     pub(crate) fn restart(&mut self, away: Duration) -> Result<()> {
         let node = self.node()?;
-        tokio::task::block_in_place(|| node.restart(away))
+        tokio::task::block_in_place(|| node.crash_and_restart(away))
     }
 
     pub(crate) fn terminate(&mut self) -> Result<()> {
@@ -142,7 +141,7 @@ impl Database {
         };
         let old = *front;
         match going {
-            Going::Killed => primary.kill(),
+            Going::Killed => primary.kill()?,
             Going::Frozen => primary.freeze()?,
             Going::Unreachable => proxies[old].set(Mode::Freeze),
         }
@@ -156,12 +155,11 @@ impl Database {
         if going == Going::Unreachable {
             proxies[old].set(Mode::HalfOpen);
         }
-        gone.kill();
+        gone.kill()?;
         drop(gone);
-        let next = tokio::task::block_in_place(|| Node::standby_of(primary))?;
+        let next = tokio::task::block_in_place(|| primary.start_standby())?;
         proxies[old].lead_to(address(&next));
         proxies[old].set(Mode::Pass);
-        tokio::task::block_in_place(|| primary.require_standby())?;
         *standby = Some(next);
         Ok(())
     }

@@ -3,8 +3,6 @@
 //! The server refuses to run as root, so root runs it as the user `postgres`. It is our own child process, and it is
 //! ended by its process id.
 
-pub mod chaos;
-
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -32,6 +30,8 @@ pub struct Cluster {
     dsn: String,
 }
 
+/// How long a server may take to start, to follow or to be promoted.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Tells the clusters of one process apart.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
@@ -90,22 +90,29 @@ impl Cluster {
         let standby = Cluster::serve(&bin, folder, settings, port)?;
         self.ask("alter system set synchronous_standby_names = 'standby'")?;
         self.ask("select pg_reload_conf()")?;
+        self.until("select count(*) = 1 from pg_stat_replication where sync_state = 'sync'")?;
+        Ok(standby)
+    }
+
+    /// Asks until the answer is true.
+    fn until(&self, question: &str) -> Result<()> {
         let started = Instant::now();
-        while self.ask("select count(*) from pg_stat_replication where sync_state = 'sync'")? != "1" {
-            if started.elapsed() > Duration::from_secs(30) {
-                return Err("the standby did not become synchronous within 30 seconds".into());
+        while self.ask(question)? != "t" {
+            if started.elapsed() > PATIENCE {
+                return Err(format!("not true within {} seconds: {question}", PATIENCE.as_secs()).into());
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(standby)
+        Ok(())
     }
 
     /// Makes a standby a server of its own that takes writes.
     pub fn promote(&self) -> Result<()> {
-        // What it inherited from its primary: it would wait for a standby that it does not have.
         self.ask("select pg_promote()")?;
+        // A setting of its primary: it would wait for a standby that it does not have.
         self.ask("alter system reset synchronous_standby_names")?;
-        self.ask("select pg_reload_conf()").map(drop)
+        self.ask("select pg_reload_conf()")?;
+        self.until("select not pg_is_in_recovery()")
     }
 
     /// Stops the server and all its processes with SIGSTOP: it still accepts TCP connections, and answers nothing.
@@ -121,6 +128,15 @@ impl Cluster {
         signal("-CONT", &[self.server.id()])
     }
 
+    /// Ends the server and all its processes with SIGKILL, stopped or not.
+    pub fn kill(&mut self) -> Result<()> {
+        let processes = children(self.server.id())?;
+        self.server.kill()?;
+        signal("-KILL", &processes)?;
+        self.server.wait()?;
+        Ok(())
+    }
+
     /// Ends the server at once, as a crash would, and starts it again on the same data and port.
     pub fn crash_and_restart(&mut self, away: Duration) -> Result<()> {
         let bin = binaries()?;
@@ -132,6 +148,9 @@ impl Cluster {
 
     /// SIGQUIT: at once, without saving anything. The server's own children end with it.
     fn quit(&mut self) {
+        if !matches!(self.server.try_wait(), Ok(None)) {
+            return;
+        }
         // A stopped process ends only after it was continued.
         self.thaw().ok();
         let pid = self.server.id().to_string();
@@ -139,6 +158,11 @@ impl Cluster {
             self.server.kill().ok();
         }
         self.server.wait().ok();
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Where it is.
@@ -156,7 +180,7 @@ impl Cluster {
     pub fn ask(&self, text: &str) -> Result<String> {
         let mut psql = Command::new(binaries()?.join("psql"));
         psql.args(["-qAtX", "-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres", "-c", text]);
-        let output = psql.output()?;
+        let output = psql.env("PGCONNECT_TIMEOUT", "5").output()?;
         if !output.status.success() {
             return Err(format!("psql: {}", String::from_utf8_lossy(&output.stderr).trim()).into());
         }
@@ -165,7 +189,7 @@ impl Cluster {
 
     fn wait(&mut self, bin: &Path, port: u16) -> Result<()> {
         let started = Instant::now();
-        while started.elapsed() < Duration::from_secs(30) {
+        while started.elapsed() < PATIENCE {
             let mut probe = Command::new(bin.join("pg_isready"));
             probe.args(["-q", "-h", "127.0.0.1", "-p", &port.to_string()]);
             if probe.status()?.success() {
@@ -177,7 +201,7 @@ impl Cluster {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Err("PostgreSQL did not start within 30 seconds".into())
+        Err(format!("PostgreSQL did not start within {} seconds", PATIENCE.as_secs()).into())
     }
 }
 
