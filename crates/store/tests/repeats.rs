@@ -234,3 +234,23 @@ async fn a_first_attempt_that_arrives_after_its_repeat_changes_nothing() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(setup.near.complete(message.fence()).await, Answer::Done);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_of_calls_are_forgotten_after_an_hour() {
+    let near = support::postgres().await;
+    let queue = near.queue().await;
+    near.put(&queue, "x").await;
+    let message = near.take_one(&queue).await;
+    assert_eq!(near.complete(message.fence()).await, Answer::Done);
+    let (client, connection) = tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let schema = near.dsn.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).unwrap();
+    let count = format!("select count(*) from {schema}.call");
+    let records = async || client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0);
+    near.store.forget().await.unwrap();
+    assert_eq!(records().await, 1, "a call of this hour may still be repeated");
+    // Records carry the server's own time, which the clock of the test is behind.
+    near.clock.set(i64::MAX / 2);
+    near.store.forget().await.unwrap();
+    assert_eq!(records().await, 0);
+}

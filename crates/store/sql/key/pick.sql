@@ -1,5 +1,6 @@
 -- The key of the oldest message whose key is free, and how long it takes until a held or resting key becomes free or a
--- scheduled message is due, if there is one: a claim that finds no key waits exactly so long.
+-- scheduled message is due, if there is one: a claim that finds no key waits exactly so long. `stopped` when the worker was
+-- stopped or is not there any more.
 select
     (
         select m.key
@@ -18,4 +19,6 @@ select
     ) as key,
     (select min(k.leased_until) from tenure.key_lease k where k.lane = $2 and k.lane > 0 and k.leased_until > {now}) - {now}
         as free_in,
-    (select min(s.due_at) from tenure.scheduled s where s.lane = $2 and s.lane > 0) - {now} as due_in
+    (select min(s.due_at) from tenure.scheduled s where s.lane = $2 and s.lane > 0) - {now} as due_in,
+    cast($3 as bigint) is not null
+        and not exists (select 1 from tenure.worker w where w.id = $3 and w.status <> 'stopped') as stopped

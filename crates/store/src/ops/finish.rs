@@ -135,8 +135,7 @@ async fn finish_some(
         let done: Vec<i64> = order.iter().filter(|n| done(n)).map(|n| *n as i64).collect();
         conn.execute(CALL_RECORD, &[Value::Int(call), Value::Ints(done)]).await?;
     }
-    explain(conn, items, &mut answers).await?;
-    Ok(answers.into_iter().map(|answer| answer.unwrap_or(Finished::answer(Answer::Unknown))).collect())
+    explain(conn, items, answers).await
 }
 
 /// Applies every verb in one transaction of its own. Where an item of a chain is not done, the rest of the chain is left
@@ -196,8 +195,7 @@ async fn recall(conn: &mut Conn<'_>, clock: &Clock, items: &[Finish], carried: &
     if !extensions.is_empty() {
         apply(conn, clock, items, &extensions, None, &mut answers).await?;
     }
-    explain(conn, items, &mut answers).await?;
-    Ok(answers.into_iter().map(|answer| answer.unwrap_or(Finished::answer(Answer::Unknown))).collect())
+    explain(conn, items, answers).await
 }
 
 /// What must be left alone because an item before it in its chain was not done. Empty: every chain held.
@@ -356,8 +354,8 @@ fn done(verb: &Verb, row: &mut Fields<'_>) -> Result<Finished> {
     Ok(done)
 }
 
-/// Finds out why verbs without an answer changed nothing. Only misses pay for this.
-async fn explain(conn: &mut Conn<'_>, items: &[Finish], answers: &mut [Option<Finished>]) -> Result<()> {
+/// Completes the answers: finds out why verbs without one changed nothing. Only misses pay for this.
+async fn explain(conn: &mut Conn<'_>, items: &[Finish], mut answers: Vec<Option<Finished>>) -> Result<Vec<Finished>> {
     let missed: Vec<usize> = (0..items.len()).filter(|n| answers[*n].is_none()).collect();
     let ids: Column = missed.iter().map(|n| items[*n].fence.id).collect();
     for row in conn.each(MESSAGE_EXPLAIN, &[], &[ids]).await? {
@@ -370,7 +368,7 @@ async fn explain(conn: &mut Conn<'_>, items: &[Finish], answers: &mut [Option<Fi
             answers[n] = Some(Finished::answer(found));
         }
     }
-    Ok(())
+    Ok(answers.into_iter().map(|answer| answer.unwrap_or(Finished::answer(Answer::Unknown))).collect())
 }
 
 /// A miss is a repeat when the message is exactly where this verb, under this fence, would have put it.

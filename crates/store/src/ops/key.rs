@@ -57,24 +57,19 @@ impl Store {
             let (shared, owned) = (self.shared().clone(), lanes.to_vec());
             tokio::spawn(async move {
                 let result = shared.claim_free_key(&owned, lease, worker).await;
-                if let Err(Ok(Look::Held(batch))) = reply.send(result) {
+                if let Err(Ok(KeyLook::Held(batch))) = reply.send(result) {
                     shared.give_key_back(&batch);
                 }
             });
             let back = |look| {
-                if let Look::Held(batch) = look {
+                if let KeyLook::Held(batch) = look {
                     self.shared().give_key_back(&batch);
                 }
             };
             let next = match Receipt::new(answer, back).wait().await? {
-                Look::Held(batch) => return Ok(Some(batch)),
-                Look::Empty { next } => next,
+                KeyLook::Held(batch) => return Ok(Some(batch)),
+                KeyLook::Empty(next) => next,
             };
-            if let Some(worker) = worker
-                && !self.shared().stopped(vec![worker]).await?.is_empty()
-            {
-                return Err(worker_stopped(worker));
-            }
             let left = wait.saturating_sub(started.elapsed());
             if left.is_zero() {
                 return Ok(None);
@@ -145,17 +140,15 @@ impl Store {
 }
 
 /// What a look for a free key found.
-enum Look {
+enum KeyLook {
     Held(KeyBatch),
     /// No key is free; one may be after this long, if it is known.
-    Empty {
-        next: Option<Duration>,
-    },
+    Empty(Option<Duration>),
 }
 
 impl Shared {
     /// Leases the first free key of these lanes that can be had now.
-    async fn claim_free_key(&self, lanes: &[i64], lease: Option<Duration>, worker: Option<i64>) -> Result<Look> {
+    async fn claim_free_key(&self, lanes: &[i64], lease: Option<Duration>, worker: Option<i64>) -> Result<KeyLook> {
         let mut next: Option<Duration> = None;
         for lane in lanes {
             self.promote(*lane).await?;
@@ -166,16 +159,16 @@ impl Shared {
                     .db
                     .transact(move |conn| Box::pin(async move { claim_key(conn, &clock, lane, lease, worker).await }));
                 match act.await? {
-                    Attempt::Raced => {}
-                    Attempt::Held(batch) => return Ok(Look::Held(batch)),
-                    Attempt::Empty(free) => {
+                    None => {}
+                    Some(KeyLook::Empty(free)) => {
                         next = next.into_iter().chain(free).min();
                         break;
                     }
+                    Some(held) => return Ok(held),
                 }
             }
         }
-        Ok(Look::Empty { next })
+        Ok(KeyLook::Empty(next))
     }
 
     /// Ends a key's lease, after a delay if it is to rest, and gives its messages back. The lane; none when it was not held.
@@ -220,34 +213,33 @@ impl Shared {
     }
 }
 
-enum Attempt {
-    /// No key is free; one may be after this long.
-    Empty(Option<Duration>),
-    /// Another claim was faster, or all that the key had was dead: look again.
-    Raced,
-    Held(KeyBatch),
-}
-
+/// One look at a lane. None: another claim was faster, or all that the key had was dead.
 async fn claim_key(
     conn: &mut Conn<'_>,
     clock: &Clock,
     lane: i64,
     lease: Option<Duration>,
     worker: Option<i64>,
-) -> Result<Attempt> {
+) -> Result<Option<KeyLook>> {
     let asked = Some(std::time::Instant::now());
     let rows = conn.query(KEY_PICK, &[clock.value(), Value::Int(lane), worker.into()]).await?;
     let mut row = rows[0].fields(KEY_PICK.name);
     let Some(key) = row.text_or_null()? else {
         let next = row.int_or_null()?.into_iter().chain(row.int_or_null()?).min();
+        if let Some(worker) = worker
+            && row.bool()?
+        {
+            return Err(worker_stopped(worker));
+        }
         // A millisecond later: databases and timers round.
-        return Ok(Attempt::Empty(next.map(|next| Duration::from_micros(u64::try_from(next).unwrap_or(0) + 1000))));
+        let next = next.map(|next| Duration::from_micros(u64::try_from(next).unwrap_or(0) + 1000));
+        return Ok(Some(KeyLook::Empty(next)));
     };
-    let Some(last) = batch_end(conn, lane, &key).await? else { return Ok(Attempt::Raced) };
+    let Some(last) = batch_end(conn, lane, &key).await? else { return Ok(None) };
     let token = new_token(conn).await?;
     let (lane, lease, worker_id) = (Value::Int(lane), lease.map(micros).into(), Value::from(worker));
     let params = [clock.value(), lane.clone(), key.as_str().into(), lease, worker_id.clone(), Value::Int(last), token];
-    let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(Attempt::Raced) };
+    let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(None) };
     let mut row = row.fields(KEY_HOLD.name);
     let (token, leased_until, before) = (row.int()?, row.int()?, row.int_or_null()?);
     if let Some(before) = before {
@@ -259,13 +251,13 @@ async fn claim_key(
     let mut messages = alive(conn, clock, claimed(KEY_LEASE, &rows, worker)?).await?;
     let Some(first) = messages.first() else {
         conn.query_opt(KEY_DROP, &[Value::Int(token)]).await?;
-        return Ok(Attempt::Raced);
+        return Ok(None);
     };
     let lane = first.lane;
     for message in &mut messages {
         (message.token, message.asked) = (Some(token), asked);
     }
-    Ok(Attempt::Held(KeyBatch { lane, key, token, leased_until, messages }))
+    Ok(Some(KeyLook::Held(KeyBatch { lane, key, token, leased_until, messages })))
 }
 
 /// The position of the last message that fits into a batch of this key; none: it has no message any more.
