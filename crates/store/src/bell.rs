@@ -147,8 +147,8 @@ impl<K: Clone + PartialEq> Bell<K> {
         }
     }
 
-    /// Looks until something is found, the time is up or the wait is dismissed. `next` asks the database what will come, and what came within the
-    /// given time.
+    /// Looks until something is found, the time is up or the wait is dismissed. `next` asks the database what will come,
+    /// and what came within the given time.
     pub(crate) async fn wait<T, L, N>(
         &self,
         hub: &Hub,

@@ -11,17 +11,17 @@
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
 
 use rand::Rng as _;
 
 use crate::db::{Conn, Db};
 use crate::error::Result;
 use crate::sql::{CALL_CLOSE, CALL_FIND, CALL_FORGET, CALL_PRUNE};
+use crate::types::Micros;
 use crate::value::Value;
 
 /// How long a record is kept at least: longer than any call is repeated.
-const KEPT: Duration = Duration::from_secs(300);
+const KEPT: Micros = 300_000_000;
 
 /// Numbers the calls of one process.
 pub(crate) struct Calls {
@@ -29,14 +29,14 @@ pub(crate) struct Calls {
     first: i64,
     next: AtomicI64,
     /// When records were last pruned, and the token that came next then.
-    pruned: Mutex<(Instant, i64)>,
+    pruned: Mutex<(Micros, i64)>,
 }
 
 impl Default for Calls {
     fn default() -> Self {
         // 2^31 processes with 2^32 calls each before two of them can meet.
         let first = i64::from(rand::rng().random::<u32>() >> 1) << 32;
-        Calls { first, next: AtomicI64::new(first), pruned: Mutex::new((Instant::now(), first)) }
+        Calls { first, next: AtomicI64::new(first), pruned: Mutex::new((0, first)) }
     }
 }
 
@@ -55,14 +55,14 @@ impl Calls {
     }
 
     /// Removes records that no repeat can need any more, once in a while.
-    pub(crate) fn prune(&self, db: &Db) {
+    pub(crate) fn prune(&self, db: &Db, now: Micros) {
         let next = self.next.load(Ordering::Relaxed);
         let until = {
             let mut pruned = self.pruned.lock().unwrap_or_else(PoisonError::into_inner);
-            if pruned.0.elapsed() < KEPT {
+            if now - pruned.0 < KEPT {
                 return;
             }
-            std::mem::replace(&mut *pruned, (Instant::now(), next)).1
+            std::mem::replace(&mut *pruned, (now, next)).1
         };
         if until > self.first {
             let (db, params) = (db.clone(), [Value::Int(self.first), Value::Int(until)]);

@@ -195,9 +195,6 @@ impl Cursor {
         for scan in self.scans.values_mut() {
             scan.low = id.min(scan.low);
         }
-        if self.candidate.is_some_and(|candidate| id < candidate.floor) {
-            self.candidate = None;
-        }
     }
 
     /// Something may have become ready anywhere: the next scan is a full one.
@@ -369,6 +366,22 @@ mod tests {
         cursor.lower(12);
         cursor.end(&scan, leased(30, false, 9_000_000));
         assert_eq!(cursor.begin(2).from, 12);
+    }
+
+    #[test]
+    fn a_message_made_ready_during_two_scans_is_not_passed_over_by_the_one_that_ends_last() {
+        let mut cursor = cursor_at(10);
+        let (first, second) = (cursor.begin(1), cursor.begin(2));
+        cursor.end(&first, None);
+        cursor.lower(4);
+        cursor.end(&second, leased(30, false, 9_000_000));
+        assert_eq!(cursor.begin(3).from, 4);
+    }
+
+    #[test]
+    fn a_floor_is_wanted_only_below_the_head() {
+        assert!(cursor_at(100).look().wanted);
+        assert!(!cursor_at(0).look().wanted);
     }
 
     #[test]

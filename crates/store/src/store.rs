@@ -491,22 +491,45 @@ fn finish_flush(shared: Arc<Shared>) -> Flush<Finish, Finished> {
                             // What an earlier attempt made ready is not known here.
                             shared.hub.wake_all();
                         }
-                        shared.calls.prune(db);
+                        shared.calls.prune(db, shared.hub.steady());
                         return Ok(finished);
                     }
-                    Err(error)
-                        if error.is_retryable()
-                            && (repeats < REPEATS || (!attempt.is_first() && started.elapsed() < UNCERTAIN)) =>
-                    {
+                    Err(error) => {
+                        let uncertain = (!attempt.is_first()).then(|| started.elapsed());
+                        let Some(rest) = rest(&error, repeats, uncertain) else { return Err(error) };
                         if error.is_ambiguous() {
                             attempt = shared.calls.again(attempt);
                         }
-                        tokio::time::sleep(Duration::from_millis(50 << (2 * repeats.min(3)))).await;
+                        tokio::time::sleep(rest).await;
                         repeats += 1;
                     }
-                    Err(error) => return Err(error),
                 }
             }
         })
     })
+}
+
+/// How long a verb that failed rests before it is repeated; none: it is not. `uncertain` is for how long it has been repeated
+/// if it may have been carried out.
+fn rest(error: &Error, repeats: u32, uncertain: Option<Duration>) -> Option<Duration> {
+    let again = repeats < REPEATS || uncertain.is_some_and(|repeated| repeated < UNCERTAIN);
+    (error.is_retryable() && again).then(|| Duration::from_millis(50 << (2 * repeats.min(3))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Kind;
+
+    #[test]
+    fn a_verb_is_repeated_four_times_and_longer_only_while_it_is_uncertain() {
+        let away = Error::new(Kind::Unavailable, "away");
+        let rests: Vec<_> = (0..=5).map(|repeats| rest(&away, repeats, None).map(|rest| rest.as_millis())).collect();
+        assert_eq!(rests, [Some(50), Some(200), Some(800), Some(3200), None, None]);
+        let after = |seconds| rest(&away, 9, Some(Duration::from_secs(seconds)));
+        assert_eq!((after(29), after(30)), (Some(Duration::from_millis(3200)), None));
+        for repeated in [None, Some(Duration::ZERO)] {
+            assert_eq!(rest(&Error::new(Kind::Database, "refused"), 0, repeated), None);
+        }
+    }
 }

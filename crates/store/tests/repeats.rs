@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_store::conformance::Harness;
-use tenure_store::{Answer, Fence, Place, Queue, Settings, Store};
+use tenure_store::{Answer, End, Fence, Place, Queue, Settings, Store};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, tcp};
 use tokio::sync::watch;
@@ -20,6 +20,8 @@ enum Mode {
     Open,
     /// Passes on what the client sends, and drops what the server answers.
     Mute,
+    /// As `Open` until a client commits, and then as `Mute`.
+    MuteCommit,
     /// Keeps what the client sends.
     Late,
     /// Closes connections on the client's side; what was kept back stays kept.
@@ -42,12 +44,13 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let dsn = format!("{head}127.0.0.1:{}/{rest}", listener.local_addr().unwrap().port());
         let (mode, watching) = watch::channel(Mode::Open);
+        let changing = mode.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&target).await.unwrap();
                 let (from_client, to_client) = client.into_split();
                 let (from_server, to_server) = server.into_split();
-                tokio::spawn(requests(from_client, to_server, watching.clone()));
+                tokio::spawn(requests(from_client, to_server, changing.clone()));
                 tokio::spawn(replies(from_server, to_client, watching.clone()));
             }
         });
@@ -60,7 +63,8 @@ impl Proxy {
 }
 
 /// Requests that were kept back reach the server after the connection was cut on the client's side.
-async fn requests(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, mut mode: watch::Receiver<Mode>) {
+async fn requests(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, change: watch::Sender<Mode>) {
+    let mut mode = change.subscribe();
     let mut buffer = vec![0; 65_536];
     let mut kept = Vec::new();
     loop {
@@ -71,6 +75,9 @@ async fn requests(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, mut
         kept.extend_from_slice(&buffer[..length]);
         if length > 0 && *mode.borrow() == Mode::Late {
             continue;
+        }
+        if *mode.borrow() == Mode::MuteCommit && kept.windows(6).any(|word| word.eq_ignore_ascii_case(b"commit")) {
+            change.send_replace(Mode::Mute);
         }
         if length == 0 && !kept.is_empty() {
             mode.wait_for(|mode| *mode == Mode::Deliver).await.ok();
@@ -94,7 +101,9 @@ async fn replies(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, mut 
         if length == 0 {
             return;
         }
-        if matches!(*mode.borrow(), Mode::Open | Mode::Deliver) && to.write_all(&buffer[..length]).await.is_err() {
+        if matches!(*mode.borrow(), Mode::Open | Mode::MuteCommit | Mode::Deliver)
+            && to.write_all(&buffer[..length]).await.is_err()
+        {
             return;
         }
     }
@@ -217,6 +226,20 @@ async fn an_id_that_never_existed_stays_unknown_in_a_repeated_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_different_verbs_whose_reply_was_lost_is_done() {
+    let setup = setup(Settings::default()).await;
+    let (completed, released) = (setup.lease().await, setup.lease_one().await);
+    setup.proxy.set(Mode::MuteCommit);
+    let far = setup.far.clone();
+    let batch = vec![(completed, End::Complete), (released, End::Retry { due: None, place: Place::Tail })];
+    let call = tokio::spawn(async move { far.finish_in_order(batch).await });
+    let ready = async |near: &Harness| near.store.lane_stats(setup.queue.lanes[0]).await.unwrap().ready == 1;
+    setup.until("the released message", ready).await;
+    setup.cut().await;
+    assert_eq!(call.await.unwrap().unwrap(), [Answer::Done, Answer::Done]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_attempt_that_arrives_after_its_repeat_changes_nothing() {
     let setup = setup(Settings::default()).await;
     let fence = setup.lease().await;
@@ -235,22 +258,56 @@ async fn a_first_attempt_that_arrives_after_its_repeat_changes_nothing() {
     assert_eq!(setup.near.complete(message.fence()).await, Answer::Done);
 }
 
+/// The records of calls in a store's schema.
+struct Records {
+    client: tokio_postgres::Client,
+    count: String,
+}
+
+impl Records {
+    async fn of(store: &Harness) -> Self {
+        let (client, connection) =
+            tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let schema = store.dsn.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).unwrap();
+        Records { client, count: format!("select count(*) from {schema}.call") }
+    }
+
+    async fn count(&self) -> i64 {
+        self.client.query_one(&self.count, &[]).await.unwrap().get(0)
+    }
+}
+
+async fn complete_one(near: &Harness, queue: &Queue) {
+    near.put(queue, "x").await;
+    let message = near.take_one(queue).await;
+    assert_eq!(near.complete(message.fence()).await, Answer::Done);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_removes_its_own_records_when_no_call_can_be_repeated_any_more() {
+    let near = support::postgres().await;
+    let (queue, records) = (near.queue().await, Records::of(&near).await);
+    complete_one(&near, &queue).await;
+    complete_one(&near, &queue).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(records.count().await, 2);
+    near.advance(300_000);
+    complete_one(&near, &queue).await;
+    while records.count().await > 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_calls_are_forgotten_after_an_hour() {
     let near = support::postgres().await;
-    let queue = near.queue().await;
-    near.put(&queue, "x").await;
-    let message = near.take_one(&queue).await;
-    assert_eq!(near.complete(message.fence()).await, Answer::Done);
-    let (client, connection) = tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
-    let schema = near.dsn.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).unwrap();
-    let count = format!("select count(*) from {schema}.call");
-    let records = async || client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0);
+    let (queue, records) = (near.queue().await, Records::of(&near).await);
+    complete_one(&near, &queue).await;
     near.store.forget().await.unwrap();
-    assert_eq!(records().await, 1, "a call of this hour may still be repeated");
+    assert_eq!(records.count().await, 1, "a call of this hour may still be repeated");
     // Records carry the server's own time, which the clock of the test is behind.
     near.clock.set(i64::MAX / 2);
     near.store.forget().await.unwrap();
-    assert_eq!(records().await, 0);
+    assert_eq!(records.count().await, 0);
 }

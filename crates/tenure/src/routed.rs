@@ -182,7 +182,7 @@ impl MessageQueue {
     /// `LeaseLost` when the lease had run out and somebody else took the key; `ValidationFailed` for a negative delay.
     pub async fn abandon(&self, lock_token: &LockToken, delay: Option<Span>) -> Result<()> {
         let delay = delay.map_or(Ok(Duration::ZERO), |delay| delay.get("the delay"))?;
-        let act = async { Ok(self.store.kernel.key_abandon(lock_token.0, delay).await?) };
+        let act = async { Ok(self.store.kernel.key_release(lock_token.0, delay, None).await?) };
         held(lock_token, self.observer("").watch("abandon", act).await?)
     }
 

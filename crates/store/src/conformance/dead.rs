@@ -179,10 +179,9 @@ pub async fn a_backlog_of_expired_messages_does_not_hold_up_fresh_ones(h: &Harne
     }
     h.advance(10_001);
     h.store.enqueue(&queue, None, vec![NewMessage::new("fresh"), NewMessage::new("next")]).await.unwrap();
-    assert_eq!(payloads(&h.take(&queue, 1).await), ["fresh"]);
+    assert_eq!(payloads(&h.take(&queue, 100).await), ["fresh", "next"]);
     let (buried, _) = h.store.archive_count(queue.id).await.unwrap();
     assert!(buried < BACKLOG, "the claim waited until the whole backlog was buried");
-    assert_eq!(payloads(&h.take(&queue, 9).await), ["next"]);
     while h.store.lane_stats(queue.lanes[0]).await.unwrap().ready > 0 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -64,7 +64,7 @@ pub async fn an_expired_key_lease_passes_to_the_next_and_fences_the_first(h: &Ha
     assert_eq!(payloads(&second.messages), ["a1", "a2"]);
     assert_eq!((second.messages[0].attempts, second.messages[1].attempts), (2, 1));
     assert_eq!(h.store.key_complete(first.token).await.unwrap(), Answer::Lost);
-    assert_eq!(h.store.key_abandon(first.token, Duration::ZERO).await.unwrap(), Answer::Lost);
+    assert_eq!(h.store.key_release(first.token, Duration::ZERO, None).await.unwrap(), Answer::Lost);
     assert_eq!(h.store.key_extend(&[first.token], Duration::from_secs(1)).await.unwrap(), [None]);
     assert_eq!(h.complete(first.messages[0].fence()).await, Answer::Lost);
     assert_eq!(h.store.key_complete(second.token).await.unwrap(), Answer::Done);
@@ -75,7 +75,7 @@ pub async fn an_abandoned_key_rests_for_its_delay_and_keeps_its_order(h: &Harnes
     let queue = h.queue().await;
     put(h, &queue, &[("a", "a1"), ("a", "a2")]).await;
     let first = hold(h, &queue, "a").await;
-    assert_eq!(h.store.key_abandon(first.token, Duration::from_secs(5)).await.unwrap(), Answer::Done);
+    assert_eq!(h.store.key_release(first.token, Duration::from_secs(5), None).await.unwrap(), Answer::Done);
     put(h, &queue, &[("a", "a3")]).await;
     h.advance(4_999);
     assert!(take_key(h, &queue).await.is_none());
@@ -83,7 +83,7 @@ pub async fn an_abandoned_key_rests_for_its_delay_and_keeps_its_order(h: &Harnes
     let second = hold(h, &queue, "a").await;
     assert_eq!(payloads(&second.messages), ["a1", "a2", "a3"]);
     assert_eq!(second.messages[0].attempts, 2);
-    assert_eq!(h.store.key_abandon(second.token, Duration::ZERO).await.unwrap(), Answer::Done);
+    assert_eq!(h.store.key_release(second.token, Duration::ZERO, None).await.unwrap(), Answer::Done);
     hold(h, &queue, "a").await;
 }
 
@@ -143,7 +143,7 @@ pub async fn an_exhausted_keyed_message_is_buried_and_the_rest_delivered(h: &Har
     let queue = h.queue_with(Settings { max_attempts: Some(1), ..Settings::default() }).await;
     put(h, &queue, &[("a", "a1")]).await;
     let first = hold(h, &queue, "a").await;
-    h.store.key_abandon(first.token, Duration::ZERO).await.unwrap();
+    h.store.key_release(first.token, Duration::ZERO, None).await.unwrap();
     assert!(take_key(h, &queue).await.is_none());
     assert_eq!(h.store.archive_count(queue.id).await.unwrap(), (1, 1));
     put(h, &queue, &[("a", "a2"), ("b", "b1")]).await;
@@ -189,7 +189,7 @@ pub async fn messages_that_no_handler_has_seen_use_no_attempt_when_their_key_is_
     let first = hold(h, &queue, "a").await;
     assert_eq!(h.complete(first.messages[0].fence()).await, Answer::Done);
     let seen = first.messages[1].id;
-    assert_eq!(h.store.key_release(first.token, Duration::ZERO, seen).await.unwrap(), Answer::Done);
+    assert_eq!(h.store.key_release(first.token, Duration::ZERO, Some(seen)).await.unwrap(), Answer::Done);
     let second = hold(h, &queue, "a").await;
     assert_eq!((payloads(&second.messages), attempts(&second)), (vec!["a2".into(), "a3".into()], vec![2, 1]));
 }
@@ -261,11 +261,11 @@ pub async fn a_resting_key_is_delivered_on_time(h: &Harness) {
     let claim = || store.claim_key(&queue.lanes, None, None, Duration::from_secs(10));
     for _ in 0..5 {
         let batch = claim().await.unwrap().unwrap();
-        store.key_abandon(batch.token, Duration::from_millis(100)).await.unwrap();
+        store.key_release(batch.token, Duration::from_millis(100), None).await.unwrap();
         let rested = std::time::Instant::now();
         let again = claim().await.unwrap().unwrap();
         let late = rested.elapsed().saturating_sub(Duration::from_millis(100));
         assert!(late < Duration::from_millis(400), "polled, not awaited: {late:?} late");
-        store.key_abandon(again.token, Duration::ZERO).await.unwrap();
+        store.key_release(again.token, Duration::ZERO, None).await.unwrap();
     }
 }

@@ -20,6 +20,12 @@ pub async fn an_expired_lease_is_delivered_again_as_attempt_2(h: &Harness) {
     assert_eq!((again.attempts, again.identity(), again.leased_until), (2, enqueued.id, START + 60_000_000));
 }
 
+pub async fn the_time_of_the_store_is_that_of_the_clock_which_decides_its_leases(h: &Harness) {
+    assert_eq!(h.store.now().await.unwrap(), START);
+    h.advance(1);
+    assert_eq!(h.store.now().await.unwrap(), START + 1000);
+}
+
 pub async fn leases_shorter_than_a_second_are_exact(h: &Harness) {
     let queue = h.queue().await;
     h.store.enqueue(&queue, None, numbered(2)).await.unwrap();

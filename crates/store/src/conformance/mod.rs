@@ -143,6 +143,7 @@ cases! { $
     lease:
         a_leased_message_is_not_handed_out_again
         an_expired_lease_is_delivered_again_as_attempt_2
+        the_time_of_the_store_is_that_of_the_clock_which_decides_its_leases
         leases_shorter_than_a_second_are_exact
         concurrent_claims_never_share_a_message
         a_claim_takes_no_more_than_it_asks_for

@@ -180,7 +180,7 @@ pub async fn a_waiting_key_claim_gets_a_key_as_soon_as_one_is_free(h: &Harness) 
     let second = task.await.unwrap();
     assert_eq!(payloads(&second.messages), ["2"]);
     // A caller that goes away leaves nothing held.
-    assert_eq!(h.store.key_abandon(second.token, Duration::ZERO).await.unwrap(), Answer::Done);
+    assert_eq!(h.store.key_release(second.token, Duration::ZERO, None).await.unwrap(), Answer::Done);
     assert!(futures_util::FutureExt::now_or_never(h.store.claim_key(&queue.lanes, None, None, LONG)).is_none());
     let third = wait().await.unwrap();
     assert_eq!((payloads(&third.messages), third.messages[0].attempts), (vec!["2".to_owned()], 2));

@@ -137,12 +137,13 @@ pub async fn a_worker_that_was_stopped_and_purged_leases_nothing_and_is_told(h: 
 
 pub async fn a_waiting_claim_ends_when_its_worker_is_stopped(h: &Harness) {
     let queue = h.queue().await;
-    for purge in [false, true] {
+    // It is asked about at first and then every second.
+    for (purge, waited) in [(false, 50), (true, 1100)] {
         let id = h.store.worker_register("w", None).await.unwrap().id;
         let claim = Claim { worker: Some(id), wait: Duration::from_secs(20), ..Claim::from_queue(&queue, 1) };
         let store = h.store.clone();
         let task = tokio::spawn(async move { store.claim(claim).await });
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(waited)).await;
         h.store.worker_shutdown(id).await.unwrap();
         if purge {
             h.store.worker_purge(Duration::ZERO).await.unwrap();

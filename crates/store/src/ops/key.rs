@@ -104,15 +104,10 @@ impl Store {
     }
 
     /// Gives every message of a key's batch back, in place. With a delay no claim gets the key until it has passed, so that
-    /// what arrives meanwhile cannot overtake.
-    pub async fn key_abandon(&self, token: i64, delay: Duration) -> Result<Answer> {
-        self.key_release(token, delay, i64::MAX).await
-    }
-
-    /// The same for a holder that has come to the message at position `seen` and no further: those behind it are given back
-    /// without counting an attempt.
-    pub async fn key_release(&self, token: i64, delay: Duration, seen: i64) -> Result<Answer> {
-        let lane = self.shared().release_key(token, delay, seen).await?;
+    /// what arrives meanwhile cannot overtake. A holder that has come to the message at position `seen` and no further says
+    /// so: those behind it are given back without counting an attempt.
+    pub async fn key_release(&self, token: i64, delay: Duration, seen: Option<i64>) -> Result<Answer> {
+        let lane = self.shared().release_key(token, delay, seen.unwrap_or(i64::MAX)).await?;
         Ok(self.shared().key_is_free(lane))
     }
 

@@ -224,7 +224,7 @@ impl Work {
 
     async fn release_keys(&self, keys: Vec<(i64, i64)>) {
         for (token, seen) in keys {
-            self.given_back(1, self.kernel.key_release(token, Duration::ZERO, seen).await.map(drop));
+            self.given_back(1, self.kernel.key_release(token, Duration::ZERO, Some(seen)).await.map(drop));
         }
     }
 
@@ -259,7 +259,7 @@ impl Act {
     async fn apply(&self, kernel: &tenure_store::Store) -> tenure_store::Result<Answer> {
         match self {
             Act::Finish(verb, fence) => Ok(verb.apply(kernel, &[*fence]).await?[0]),
-            Act::ReleaseKey(token, rest, seen) => kernel.key_release(*token, *rest, *seen).await,
+            Act::ReleaseKey(token, rest, seen) => kernel.key_release(*token, *rest, Some(*seen)).await,
         }
     }
 }
