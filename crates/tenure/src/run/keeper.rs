@@ -164,3 +164,52 @@ impl Keeper {
         }
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(8);
+
+    /// A keeper of one lease of a message that was asked for so many milliseconds ago, and its ticket.
+    async fn keeper(asked_before: u64) -> (Keeper, u64) {
+        let keeper = Keeper::new(&tenure_store::Store::connect(":memory:").await.unwrap(), LEASE);
+        let asked = Instant::now() - Duration::from_millis(asked_before);
+        let ticket = keeper.add(Leased::Message(Fence::exact(1, 1)), asked);
+        (keeper, ticket)
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_extended_when_five_eighths_are_left_of_it_and_given_up_at_a_quarter() {
+        for (asked_before, extended, lost) in
+            [(0, false, false), (2900, false, false), (3100, true, false), (5800, true, false), (6100, false, true)]
+        {
+            let (keeper, ticket) = keeper(asked_before).await;
+            assert_eq!(keeper.hand_out(ticket, 1).is_none(), lost, "asked for {asked_before} ms ago");
+            assert_eq!(keeper.look().len() == 1, extended, "asked for {asked_before} ms ago");
+            assert_eq!(keeper.leases()[&ticket].lost.is_cancelled(), lost, "asked for {asked_before} ms ago");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_is_not_handed_out_under_a_lease_that_was_given_up() {
+        let (keeper, ticket) = keeper(0).await;
+        keeper.lose_all();
+        assert!(keeper.hand_out(ticket, 1).is_none());
+        assert!(keeper.look().is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_extension_counts_from_the_end_of_the_lease_or_from_when_it_was_asked_for() {
+        let (keeper, ticket) = keeper(4000).await;
+        let until = || keeper.leases()[&ticket].until;
+        let (before, asked) = (until(), Instant::now());
+        keeper.extended(ticket, true, asked, LEASE / 2);
+        assert_eq!(until(), before + LEASE / 2);
+        keeper.extended(ticket, true, before + LEASE, LEASE / 2);
+        assert_eq!(until(), before + LEASE + LEASE / 2);
+        keeper.extended(ticket, false, asked, LEASE / 2);
+        assert!(keeper.leases()[&ticket].lost.is_cancelled());
+    }
+}
