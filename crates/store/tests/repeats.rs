@@ -294,9 +294,12 @@ async fn a_process_removes_its_own_records_when_no_call_can_be_repeated_any_more
     assert_eq!(records.count().await, 2);
     near.advance(300_000);
     complete_one(&near, &queue).await;
-    while records.count().await > 2 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let removed = async {
+        while records.count().await > 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), removed).await.expect("the record of the first call is removed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
