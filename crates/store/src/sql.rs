@@ -151,6 +151,7 @@ statements! {
     MESSAGE_EXPLAIN = pair "message/explain";
     MESSAGE_EXTEND = pair "message/extend";
     MESSAGE_GET = both "message/get";
+    MESSAGE_HELD = pair "message/held";
     MESSAGE_IMPORT = pair "message/import";
     MESSAGE_LIST = both "message/list";
     MESSAGE_POSITION = pair "message/position";

@@ -294,6 +294,13 @@ impl Store {
         self.finish(fences, |_| verb.clone()).await
     }
 
+    /// Gives messages back to be leased again at their places after `rest`, as if they had not been leased: the delivery does
+    /// not count as an attempt.
+    pub async fn snooze(&self, fences: &[Fence], rest: Duration) -> Result<Vec<Answer>> {
+        check_duration("the rest", rest)?;
+        self.finish(fences, |_| Verb::Postpone { due: Due::In(rest), keep_place: true, uncount: true }).await
+    }
+
     /// Buries messages: into the dead queue if there is one, else into the archive.
     pub async fn bury(&self, fences: &[Fence], reason: &str) -> Result<Vec<Answer>> {
         self.bury_counting(fences, reason, false).await
@@ -359,7 +366,7 @@ fn retry_verb(due: Option<Due>, place: Place) -> Result<Verb> {
             if let Due::In(delay) = due {
                 check_duration("the delay", delay)?;
             }
-            Verb::Postpone { due, keep_place: place == Place::Keep }
+            Verb::Postpone { due, keep_place: place == Place::Keep, uncount: false }
         }
     })
 }

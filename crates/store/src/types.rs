@@ -56,7 +56,7 @@ impl Default for Settings {
             partitions: 1,
             lease: Duration::from_secs(30),
             expire: None,
-            max_attempts: None,
+            max_attempts: Some(5),
             dead_queue: None,
             retain_completed: None,
             retain_dead: None,

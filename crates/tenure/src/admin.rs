@@ -123,13 +123,47 @@ impl Admin {
     /// # Errors
     /// `ValidationFailed` for a name that cannot be.
     pub async fn get_or_create_queue(&self, name: &str) -> Result<QueueInfo> {
-        match self.create_queue(name).await {
+        self.get_or_create_queue_with(name, self.store.config.queue_settings()).await
+    }
+
+    /// The same with settings of its own for a queue that is created. One that is there keeps its settings: see
+    /// [`change_queue`](Admin::change_queue).
+    ///
+    /// # Errors
+    /// `ValidationFailed` for a name or settings that cannot be.
+    pub async fn get_or_create_queue_with(&self, name: &str, settings: Settings) -> Result<QueueInfo> {
+        match self.create_queue_with(name, settings).await {
             Err(Error::QueueAlreadyExists { .. }) => self.get_queue(name).await,
             other => other,
         }
     }
 
-    /// Replaces a queue's settings.
+    /// Changes some of a queue's settings and leaves the others as they are. Consumers that run see the change at once. The
+    /// function is called again when another process has changed the queue at the same moment.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> tenure::Result<()> {
+    /// # let admin = tenure::Admin::new(&tenure::Config::from_dsn(":memory:")).await?;
+    /// # admin.install().await?;
+    /// # admin.create_queue("mail").await?;
+    /// let queue = admin.change_queue("mail", |settings| settings.max_attempts = Some(9)).await?;
+    /// assert_eq!(queue.settings.max_attempts, Some(9));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `QueueNotFound`, or `ValidationFailed` for settings that cannot be.
+    pub async fn change_queue(&self, name: &str, change: impl Fn(&mut Settings)) -> Result<QueueInfo> {
+        let act = async {
+            let changed = self.store.kernel.queue_change(name, change).await;
+            changed.map(|queue| QueueInfo::from(&queue)).map_err(|error| Error::of_queue(name, error))
+        };
+        self.observer(name).watch("change_queue", act).await
+    }
+
+    /// Replaces all of a queue's settings; [`change_queue`](Admin::change_queue) changes some of them.
     ///
     /// # Errors
     /// `QueueNotFound`, or `ValidationFailed` for settings that cannot be.

@@ -35,7 +35,7 @@ pub struct Config {
     /// How many messages [`Consumer::dequeue`](crate::Consumer::dequeue) leases at most.
     #[serde(default = "defaults::batch")]
     pub default_max_batch_size: usize,
-    /// For how long it leases them, and the lease of queues created with this configuration.
+    /// The lease of queues created with this configuration. A consumer leases for as long as its queue says.
     #[serde(default = "defaults::lock")]
     pub default_lock_time_seconds: u32,
     /// How often a message of a queue created with this configuration is delivered before it is dead.
@@ -168,7 +168,7 @@ impl Config {
         self
     }
 
-    /// Sets the default lease, in whole seconds.
+    /// Sets the lease of queues that are created with this configuration, in whole seconds.
     #[must_use]
     pub fn with_lock_time(mut self, lock: Duration) -> Self {
         self.default_lock_time_seconds = u32::try_from(lock.as_secs()).unwrap_or(u32::MAX);

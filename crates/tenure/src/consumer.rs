@@ -1,7 +1,7 @@
 //! Dequeueing by hand: lease, then archive, delete, release or extend, each fenced by this consumer's own lease.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tenure_store::{Answer, Claim, Fence};
@@ -12,7 +12,7 @@ use crate::observe::Observer;
 use crate::run::Run;
 use crate::store::{Store, count};
 use crate::tables::done;
-use crate::types::{ArchivedMessage, QueueMessage, Span, WorkerStatus};
+use crate::types::{ArchivedMessage, QueueMessage, Span, WorkerStatus, length};
 use crate::verb::Verb;
 use crate::worker::Worker;
 
@@ -38,19 +38,22 @@ use crate::worker::Worker;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
+///
+/// Clones are the same consumer: a handler that completes its message in a transaction of its own takes one along.
+#[derive(Clone, Debug)]
 pub struct Consumer {
     pub(crate) store: Store,
     pub(crate) queue: tenure_store::Queue,
-    pub(crate) worker: Worker,
+    pub(crate) worker: Arc<Worker>,
     pub(crate) observer: Observer,
-    /// The leases that this consumer was given by hand, so that a bare id names one of them and nobody else's.
-    held: Mutex<HashMap<i64, Held>>,
+    /// The leases that this consumer was given by hand, so that a bare id names one of them and of no other consumer.
+    held: Arc<Mutex<HashMap<i64, Held>>>,
 }
 
 #[derive(Debug)]
 struct Held {
     fence: Fence,
+    lease: Duration,
     until: Instant,
 }
 
@@ -105,23 +108,22 @@ impl Consumer {
         let queue = store.queue(queue_name).await?;
         let info = store.workers().register_as("consumer", queue_name, Some(queue.id), hostname, port).await?;
         Ok(Consumer {
-            worker: Worker::start(store, &info),
+            worker: Arc::new(Worker::start(store, &info)),
             observer: Observer { backend: store.backend_name(), queue: queue.name.clone() },
             store: store.clone(),
             queue,
-            held: Mutex::default(),
+            held: Arc::default(),
         })
     }
 
-    /// Leases up to the configuration's batch size of messages, for its lock time, oldest first. None when the queue is
+    /// Leases up to the configuration's batch size of messages, for as long as the queue's settings say, oldest first. None when the queue is
     /// empty or paused, or this consumer is suspended. Messages with keys come through
     /// [`run`](Consumer::run) and [`MessageQueue`](crate::MessageQueue).
     ///
     /// # Errors
     /// `WorkerStopped` when this consumer was stopped.
     pub async fn dequeue(&self) -> Result<Vec<QueueMessage>> {
-        let config = &self.store.config;
-        self.dequeue_with_options(config.default_max_batch_size, config.lock_time()).await
+        self.take(self.store.config.default_max_batch_size, None, Duration::ZERO).await
     }
 
     /// Leases up to `batch_size` messages for a time of one's own; a batch size of 0 answers with none.
@@ -129,7 +131,7 @@ impl Consumer {
     /// # Errors
     /// `ValidationFailed` for a lock time that is not positive, `WorkerStopped` when this consumer was stopped.
     pub async fn dequeue_with_options(&self, batch_size: usize, lock: impl Into<Span>) -> Result<Vec<QueueMessage>> {
-        self.take(batch_size, lock.into(), Duration::ZERO).await
+        self.take(batch_size, Some(lock.into()), Duration::ZERO).await
     }
 
     /// The same, but waits for the first message: none only when the wait is over.
@@ -142,20 +144,15 @@ impl Consumer {
         batch_size: usize,
         lock: impl Into<Span>,
     ) -> Result<Vec<QueueMessage>> {
-        self.take(batch_size, lock.into(), wait).await
+        self.take(batch_size, Some(lock.into()), wait).await
     }
 
-    async fn take(&self, limit: usize, lock: Span, wait: Duration) -> Result<Vec<QueueMessage>> {
+    async fn take(&self, limit: usize, lock: Option<Span>, wait: Duration) -> Result<Vec<QueueMessage>> {
         self.worker.check()?;
-        let lease = lock.positive("the lock time")?;
+        let lease = lock.map(|lock| lock.positive("the lock time")).transpose()?;
         let asked = Instant::now();
-        let claim = |limit, wait| Claim {
-            lanes: self.queue.lanes.clone(),
-            limit,
-            lease: Some(lease),
-            worker: Some(self.worker.id),
-            wait,
-        };
+        let claim =
+            |limit, wait| Claim { lanes: self.queue.lanes.clone(), limit, lease, worker: Some(self.worker.id), wait };
         let act = async {
             let first = self.store.kernel.claim(claim(limit, wait)).await;
             let mut messages = first.map_err(|error| self.worker.judge(error))?;
@@ -175,15 +172,15 @@ impl Consumer {
         };
         let messages = self.observer.watch("dequeue", act).await?;
         self.observer.count("delivered", messages.len());
-        let messages: Vec<_> = messages.into_iter().map(|m| QueueMessage::leased(self.queue.id, m)).collect();
         let mut held = self.held();
         // Forget what was never finished, long after its lease has run out.
-        held.retain(|_, held| held.until + lease * 10 > asked);
+        held.retain(|_, held| held.until + 10 * held.lease > asked);
         for message in &messages {
-            if let Some(fence) = message.fence {
-                held.insert(message.id, Held { fence, until: Instant::now() + lease });
-            }
+            let lease = length(message.leased_until, message.leased_at);
+            let held_message = Held { fence: message.fence(), lease, until: Instant::now() + lease };
+            held.insert(message.identity(), held_message);
         }
+        let messages = messages.into_iter().map(|m| QueueMessage::leased(self.queue.id, m)).collect();
         Ok(messages)
     }
 
@@ -192,10 +189,12 @@ impl Consumer {
     /// # Errors
     /// Only the database's own.
     pub async fn archive(&self, message: impl Into<Lease>) -> Result<Option<ArchivedMessage>> {
-        let (_, fences) = self.fences(std::iter::once(message.into()));
+        let lease = message.into();
+        let (_, fences) = self.fences(std::iter::once(lease));
         let act = async { Ok(self.store.kernel.archive(&fences).await?) };
         let mut archived = self.observer.watch("archive", act).await?;
         self.observer.count("completed", archived.iter().flatten().count());
+        self.forget([lease]);
         Ok(archived.pop().flatten().map(ArchivedMessage::from))
     }
 
@@ -208,11 +207,13 @@ impl Consumer {
         I: IntoIterator,
         I::Item: Into<Lease>,
     {
-        let (_, fences) = self.fences(messages.into_iter().map(Into::into));
+        let leases: Vec<Lease> = messages.into_iter().map(Into::into).collect();
+        let (_, fences) = self.fences(leases.iter().copied());
         let act = async { Ok(self.store.kernel.archive(&fences).await?) };
         let archived = self.observer.watch("archive", act).await?;
         let ids: Vec<i64> = archived.into_iter().flatten().map(|archived| archived.id).collect();
         self.observer.count("completed", ids.len());
+        self.forget(leases);
         Ok(ids)
     }
 
@@ -273,6 +274,16 @@ impl Consumer {
         self.one(&Verb::RetryAfter(delay), message.into()).await
     }
 
+    /// The same, and the delivery does not count as an attempt: for work for which it is too early. Whether the lease was this
+    /// consumer's.
+    ///
+    /// # Errors
+    /// `ValidationFailed` for a delay that is not positive.
+    pub async fn snooze(&self, message: impl Into<Lease>, delay: impl Into<Span>) -> Result<bool> {
+        let delay = delay.into().positive("the delay")?;
+        self.one(&Verb::Snooze(delay), message.into()).await
+    }
+
     /// Declares a message dead, for a reason. Whether the lease was this consumer's.
     ///
     /// # Errors
@@ -309,7 +320,7 @@ impl Consumer {
     ) -> Result<()> {
         let (_, fences) = self.fences(std::iter::once(message.into()));
         let act = async { Ok(self.store.kernel.complete_in_postgres(transaction, &fences).await?) };
-        only_done(message.id, &self.observer.watch("complete_in_transaction", act).await?)
+        only_done(message, &self.observer.watch("complete_in_transaction", act).await?)
     }
 
     /// The same in a transaction on the same SQLite file. It does not wait: call it where the transaction lives.
@@ -319,7 +330,7 @@ impl Consumer {
     #[cfg(feature = "sqlite")]
     pub fn complete_in_sqlite(&self, transaction: &rusqlite::Transaction<'_>, message: &QueueMessage) -> Result<()> {
         let (_, fences) = self.fences(std::iter::once(message.into()));
-        only_done(message.id, &self.store.kernel.complete_in_sqlite(transaction, &fences)?)
+        only_done(message, &self.store.kernel.complete_in_sqlite(transaction, &fences)?)
     }
 
     /// Runs a handler for every message, until told to stop. See [`Run`].
@@ -408,18 +419,47 @@ impl Consumer {
         for (place, done) in places.into_iter().zip(done(&self.observer.watch(operation, act).await?)) {
             answers[place] = done;
         }
+        self.observer.count(event, answers.iter().filter(|done| **done).count());
+        self.forget(leases);
+        Ok(answers)
+    }
+
+    fn forget(&self, leases: impl IntoIterator<Item = Lease>) {
         let mut held = self.held();
-        for lease in &leases {
+        for lease in leases {
             held.remove(&lease.id);
         }
-        self.observer.count(event, answers.iter().filter(|done| **done).count());
-        Ok(answers)
     }
 }
 
-fn only_done(id: i64, answers: &[Answer]) -> Result<()> {
+fn only_done(message: &QueueMessage, answers: &[Answer]) -> Result<()> {
     match answers {
-        [Answer::Done] => Ok(()),
-        _ => Err(Error::LeaseLost { id }),
+        [Answer::Done] => {
+            message.in_transaction.completes();
+            Ok(())
+        }
+        _ => Err(Error::LeaseLost { id: message.id }),
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn leases_that_were_finished_are_forgotten() {
+        let store = Store::connect(":memory:").await.unwrap();
+        store.install().await.unwrap();
+        store.queues().create("jobs").await.unwrap();
+        let producer = crate::Producer::on(&store, "jobs", "host", 1).await.unwrap();
+        let consumer = Consumer::on(&store, "jobs", "host", 2).await.unwrap();
+        producer.batch_enqueue(&[1, 2, 3, 4]).await.unwrap();
+        let messages = consumer.dequeue_with_options(4, 60).await.unwrap();
+        assert_eq!(consumer.held().len(), 4);
+        assert!(consumer.archive(messages[0].id).await.unwrap().is_some());
+        assert_eq!(consumer.archive_batch([messages[1].id, messages[2].id]).await.unwrap().len(), 2);
+        assert!(consumer.delete(messages[3].id).await.unwrap());
+        assert!(consumer.held().is_empty());
     }
 }

@@ -76,7 +76,7 @@ pub use error::{Error, Result};
 pub use payload::{Payload, PayloadValidator, ValidationConfig};
 pub use producer::{EnqueueOptions, Producer};
 pub use routed::{LockToken, MessageBatch, MessageQueue};
-pub use run::{Delivery, Outcome, RetryPolicy, Run, Summary};
+pub use run::{Delivery, Outcome, RetryPolicy, Run, Stop, Summary};
 pub use store::Store;
 pub use tables::{ArchiveTable, MessageTable, QueueTable, WorkerTable};
 pub use tenure_store::Settings;

@@ -3,7 +3,7 @@
 //!
 //! `tenure_operations_total` and `tenure_operation_seconds` carry `operation`, `queue` and `backend`; the counter also
 //! `result` (`ok`, `retryable` or `error`). `tenure_messages_total` carries `queue` and `event` (`enqueued`, `delivered`,
-//! `completed`, `retried`, `released`, `buried`, `lost`).
+//! `completed`, `retried`, `snoozed`, `released`, `buried`, `lost`).
 
 use std::future::Future;
 use std::time::Instant;

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::observe::Observer;
 use crate::payload::{Payload, PayloadValidator};
 use crate::store::Store;
-use crate::types::{QueueMessage, Span, WorkerStatus, time};
+use crate::types::{InTransaction, QueueMessage, Span, WorkerStatus, time};
 use crate::worker::Worker;
 
 /// What can be said about a message besides its payload.
@@ -328,6 +328,7 @@ impl Producer {
             reference: message.reference,
             duplicate: enqueued.duplicate,
             fence: None,
+            in_transaction: InTransaction::default(),
         };
         messages.into_iter().zip(enqueued).map(answer).collect()
     }

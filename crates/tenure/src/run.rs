@@ -36,8 +36,11 @@ use crate::types::QueueMessage;
 pub enum Outcome {
     /// It is done.
     Complete,
-    /// Deliver it again after this long.
+    /// It failed: deliver it again after this long. After its last attempt it is buried instead.
     RetryAfter(Duration),
+    /// It is too early for it: deliver it again after this long. This delivery does not count as an attempt, so a message can
+    /// be snoozed any number of times.
+    Snooze(Duration),
     /// It can never be done, for this reason.
     Bury(String),
 }
@@ -147,11 +150,13 @@ pub struct Summary {
     pub completed: u64,
     /// Messages to be delivered again, because their handler said so or failed.
     pub retried: u64,
+    /// Messages to be delivered again without having used an attempt, because their handler said so.
+    pub snoozed: u64,
     /// Messages declared dead.
     pub buried: u64,
     /// Messages whose lease was lost before they were finished.
     pub lost: u64,
-    /// Messages given back when the loop ended.
+    /// Messages given back because the loop ended, or because no handler was free for them.
     pub released: u64,
 }
 
@@ -194,10 +199,12 @@ pub struct Run<'a, H> {
     consumer: &'a Consumer,
     handler: H,
     concurrency: usize,
-    lease: Duration,
+    prefetch: Option<usize>,
+    lease: Option<Duration>,
     retry: RetryPolicy,
+    time_limit: Option<Duration>,
     grace: Duration,
-    until: BoxFuture<'a, ()>,
+    until: BoxFuture<'a, Result<(), String>>,
 }
 
 impl<'a, H> Run<'a, H> {
@@ -206,8 +213,10 @@ impl<'a, H> Run<'a, H> {
             consumer,
             handler,
             concurrency: 16,
-            lease: consumer.store.config.lock_time(),
+            prefetch: None,
+            lease: None,
             retry: RetryPolicy::default(),
+            time_limit: None,
             grace: Duration::from_secs(30),
             until: std::future::pending().boxed(),
         }
@@ -219,10 +228,26 @@ impl<'a, H> Run<'a, H> {
         self
     }
 
-    /// How long a lease lasts. It is extended while the handler works, so this is only how long a message waits when
+    /// How many messages may wait in this process until a handler is free; as many as there are handlers by default, so that
+    /// handlers never wait for the database. With 0 a message is leased only for a handler that is free: right for long jobs,
+    /// which would otherwise wait here while another process has nothing to do.
+    pub fn prefetch(mut self, messages: usize) -> Self {
+        self.prefetch = Some(messages);
+        self
+    }
+
+    /// How long a handler may take. After that it is dropped where it awaits, its [token](Delivery::lease_lost) is cancelled,
+    /// and its message has failed, as with an error. Without a limit the lease of a handler that hangs is extended for ever.
+    /// Work that a handler runs elsewhere, as with `spawn_blocking`, goes on until it looks at the token.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+
+    /// How long a lease lasts; by default as long as the queue's settings say. It is extended while the handler works, so this is only how long a message waits when
     /// this process dies.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
+        self.lease = Some(lease);
         self
     }
 
@@ -239,10 +264,35 @@ impl<'a, H> Run<'a, H> {
         self
     }
 
-    /// When to stop: the end of this future, such as a signal.
-    pub fn until(mut self, stop: impl Future<Output = ()> + Send + 'a) -> Self {
-        self.until = stop.boxed();
+    /// When to stop: the end of this future, such as `tokio::signal::ctrl_c()`. If it ends with an error the loop stops all the
+    /// same, and answers with that error.
+    pub fn until<F>(mut self, stop: F) -> Self
+    where
+        F: Future<Output: Stop> + Send + 'a,
+    {
+        self.until = stop.map(Stop::stop).boxed();
         self
+    }
+}
+
+/// How a future that stops a loop may end: with nothing, or with a result, as `tokio::signal::ctrl_c()` does.
+pub trait Stop {
+    /// Why it could not do its part, if so.
+    ///
+    /// # Errors
+    /// The error's text.
+    fn stop(self) -> Result<(), String>;
+}
+
+impl Stop for () {
+    fn stop(self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+impl<E: std::fmt::Display> Stop for Result<(), E> {
+    fn stop(self) -> Result<(), String> {
+        self.map_err(|error| error.to_string())
     }
 }
 
@@ -275,8 +325,10 @@ where
             consumer: self.consumer,
             call,
             concurrency: self.concurrency,
+            prefetch: self.prefetch,
             lease: self.lease,
             retry: self.retry,
+            time_limit: self.time_limit,
             grace: self.grace,
         };
         looping.run(self.until).boxed()

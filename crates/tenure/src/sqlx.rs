@@ -65,7 +65,10 @@ impl Consumer {
         let call = query(AssertSqlSafe(text)).bind(fence.id).bind(message.read_ct);
         let row = call.fetch_one(&mut *connection).await.map_err(refused)?;
         match row.try_get(0).map_err(refused)? {
-            true => Ok(()),
+            true => {
+                message.in_transaction.completes();
+                Ok(())
+            }
             false => Err(Error::LeaseLost { id: message.id }),
         }
     }

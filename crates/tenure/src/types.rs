@@ -1,5 +1,7 @@
 //! The nouns of the library: plain structs with public fields.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -12,6 +14,12 @@ use crate::payload::Payload;
 /// A time of the database's clock.
 pub(crate) fn time(micros: Micros) -> DateTime<Utc> {
     DateTime::from_timestamp_micros(micros).unwrap_or(DateTime::<Utc>::MAX_UTC)
+}
+
+/// How long a lease was when it was taken.
+pub(crate) fn length(leased_until: Micros, leased_at: Option<Micros>) -> Duration {
+    let length = leased_until.saturating_sub(leased_at.unwrap_or(leased_until));
+    Duration::from_micros(u64::try_from(length).unwrap_or(0))
 }
 
 /// A length of time: a [`Duration`], a [`chrono::TimeDelta`], or a number of seconds.
@@ -155,7 +163,32 @@ pub struct QueueMessage {
     pub duplicate: bool,
     /// What proves the lease; none when it is not leased.
     pub(crate) fence: Option<Fence>,
+    /// Whether its handler has completed it in a transaction.
+    pub(crate) in_transaction: InTransaction,
 }
+
+/// Notes that a message was completed in a transaction of its handler's own, which may have been committed or not: what the
+/// run loop cannot see by itself. Two messages are equal whatever this says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InTransaction(Arc<AtomicBool>);
+
+impl InTransaction {
+    pub(crate) fn completes(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_completed(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl PartialEq for InTransaction {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for InTransaction {}
 
 impl QueueMessage {
     /// Reads the payload as JSON into a type.
@@ -181,6 +214,7 @@ impl QueueMessage {
             max_read_ct: message.max_attempts,
             duplicate: false,
             fence: None,
+            in_transaction: InTransaction::default(),
             payload: Payload::bytes(message.payload),
             key: message.key,
             kind: message.kind,

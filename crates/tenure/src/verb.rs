@@ -15,6 +15,8 @@ pub(crate) enum Verb {
     Release,
     /// Visible again later, at its place.
     RetryAfter(Duration),
+    /// The same, and the delivery does not count as an attempt.
+    Snooze(Duration),
     /// Dead, for a reason.
     Bury(String),
 }
@@ -27,6 +29,7 @@ impl Verb {
             Verb::Discard => ("delete", "completed"),
             Verb::Release => ("release", "released"),
             Verb::RetryAfter(_) => ("retry", "retried"),
+            Verb::Snooze(_) => ("snooze", "snoozed"),
             Verb::Bury(_) => ("bury", "buried"),
         }
     }
@@ -37,6 +40,7 @@ impl Verb {
             Verb::Discard => kernel.discard(fences).await,
             Verb::Release => kernel.release(fences).await,
             Verb::RetryAfter(rest) => kernel.retry(fences, Some(Due::In(*rest)), Place::Keep).await,
+            Verb::Snooze(rest) => kernel.snooze(fences, *rest).await,
             Verb::Bury(reason) => kernel.bury(fences, reason).await,
         }
     }

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use tenure::{Admin, Consumer, EnqueueOptions, Error, Producer, Store};
+use std::future::Future;
+use std::time::Duration;
+
+use tenure::{Admin, Consumer, Delivery, EnqueueOptions, Error, Producer, Store};
 
 async fn queue(store: &Store) -> (Producer, Consumer) {
     store.install().await.unwrap();
@@ -141,4 +144,65 @@ async fn due_times_are_decided_by_the_clock_of_the_database() {
     assert!(consumer.dequeue().await.unwrap().is_empty(), "delivered before the database's clock says that it is due");
     producer.enqueue_at("a second ago", now - chrono::TimeDelta::seconds(1)).await.unwrap();
     assert_eq!(consumer.dequeue().await.unwrap().len(), 1);
+}
+
+/// Runs a handler that completes its message in its own transaction, with plain messages and messages of one key.
+async fn completed_in_transactions<H, F>(store: &Store, producer: &Producer, consumer: &Consumer, handle: H)
+where
+    H: Fn(Delivery) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<(), Error>> + Send + 'static,
+{
+    producer.batch_enqueue(&["a", "b", "c"]).await.unwrap();
+    let options = EnqueueOptions::default().key("ada");
+    producer.batch_enqueue_with_options(&["d", "e"], &options).await.unwrap();
+    let done = async {
+        while Admin::on(store).get_queue_metrics("jobs").await.unwrap().total_messages > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let summary = consumer.run(handle).until(done).await.unwrap();
+    assert_eq!((summary.completed, summary.lost, summary.retried), (5, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_completed_in_its_handlers_transaction_counts_as_completed_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let store = Store::connect(&path.display().to_string()).await.unwrap();
+    let (producer, consumer) = queue(&store).await;
+    let own = consumer.clone();
+    let handle = move |delivery: Delivery| {
+        let (own, path) = (own.clone(), path.clone());
+        async move {
+            let mut app = rusqlite::Connection::open(&path).unwrap();
+            app.busy_timeout(Duration::from_secs(10)).unwrap();
+            let transaction = app.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+            own.complete_in_sqlite(&transaction, &delivery)?;
+            transaction.commit().unwrap();
+            Ok(())
+        }
+    };
+    completed_in_transactions(&store, &producer, &consumer, handle).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_completed_in_its_handlers_transaction_counts_as_completed_on_postgres() {
+    let store = Store::connect(&format!("{}?schema=own_{}", dsn(), std::process::id())).await.unwrap();
+    let (producer, consumer) = queue(&store).await;
+    let own = consumer.clone();
+    let handle = move |delivery: Delivery| {
+        let own = own.clone();
+        async move {
+            let (mut client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
+            tokio::spawn(connection);
+            let transaction = client.transaction().await.unwrap();
+            own.complete_in_postgres(&transaction, &delivery).await?;
+            transaction.commit().await.unwrap();
+            // Longer than the loop takes to notice that a message is gone: its handler is not told, because it did it itself.
+            let told = tokio::time::timeout(Duration::from_millis(1200), delivery.lease_lost().cancelled()).await;
+            assert!(told.is_err(), "the handler was told that it has lost what it has completed");
+            Ok(())
+        }
+    };
+    completed_in_transactions(&store, &producer, &consumer, handle).await;
 }

@@ -8,6 +8,7 @@ set lease_us            = $3,
     tail_on_expiry      = $9,
     dedupe_us           = $10,
     reference           = $11,
-    updated_at          = {now}
+    updated_at          = case when {now} > updated_at then {now} else updated_at + 1 end
 where name = $2
+  and updated_at = coalesce($12, updated_at)
 returning id

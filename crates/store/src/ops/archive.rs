@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::clock::micros;
 use crate::db::decode;
 use crate::error::{Error, Kind, Result};
+use crate::ops::finish::fence_columns;
 use crate::ops::{reserve, stored};
 use crate::sql::*;
 use crate::store::Store;
@@ -101,14 +102,7 @@ impl Store {
         let fixed = [self.clock().value()];
         let act = self.db().write(move |conn| {
             Box::pin(async move {
-                let columns = [
-                    fences.iter().map(|fence| fence.id).collect::<Column>(),
-                    fences.iter().map(|fence| fence.attempt).collect(),
-                    fences.iter().map(|fence| fence.worker).collect(),
-                    fences.iter().map(|fence| fence.lane).collect(),
-                    fences.iter().map(|fence| fence.token).collect(),
-                ];
-                let rows = conn.each(MESSAGE_ARCHIVE, &fixed, &columns).await?;
+                let rows = conn.each(MESSAGE_ARCHIVE, &fixed, &fence_columns(fences.iter())).await?;
                 decode(MESSAGE_ARCHIVE, &rows, |row| Ok((row.int()?, archived(row)?)))
             })
         });

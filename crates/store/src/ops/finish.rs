@@ -14,8 +14,9 @@ use crate::error::{Error, Kind, Result};
 use crate::ops::reserve;
 use crate::sql::{
     CALL_RECORD, MESSAGE_BURY, MESSAGE_COMPLETE, MESSAGE_COMPLETE_KEPT, MESSAGE_DRAW, MESSAGE_EXPLAIN, MESSAGE_EXTEND,
-    MESSAGE_POSTPONE, MESSAGE_RELEASE, MESSAGE_REQUEUE, MESSAGE_SPENT, Statement,
+    MESSAGE_HELD, MESSAGE_POSTPONE, MESSAGE_RELEASE, MESSAGE_REQUEUE, MESSAGE_SPENT, Statement,
 };
+use crate::store::Store;
 use crate::types::{Answer, Due, Fence, Micros, Outcome};
 use crate::value::{Column, Fields, Value};
 
@@ -29,10 +30,11 @@ pub(crate) enum Verb {
     },
     /// To the tail, at once.
     Requeue,
-    /// Ready again later.
+    /// Ready again later; `uncount` when the delivery is not to count as an attempt.
     Postpone {
         due: Due,
         keep_place: bool,
+        uncount: bool,
     },
     Extend(std::time::Duration),
     /// `uncount`: the claim that found it doomed was not a delivery.
@@ -93,6 +95,35 @@ impl Verb {
             Verb::Bury { .. } => MESSAGE_BURY,
         }
     }
+}
+
+impl Store {
+    /// Which of these fences still hold: not those of messages that were finished, deleted or leased again since. A lease that
+    /// has expired holds until its message is leased again.
+    pub async fn holds(&self, fences: &[Fence]) -> Result<Vec<bool>> {
+        let mut holds = vec![false; fences.len()];
+        let columns = fence_columns(fences.iter());
+        let look = self.db().read(move |conn| {
+            Box::pin(
+                async move { decode(MESSAGE_HELD, &conn.each(MESSAGE_HELD, &[], &columns).await?, |row| row.int()) },
+            )
+        });
+        for n in look.await? {
+            holds[n as usize] = true;
+        }
+        Ok(holds)
+    }
+}
+
+/// The parameters of fences, as every statement with `{held}` takes them.
+pub(crate) fn fence_columns<'a>(fences: impl Iterator<Item = &'a Fence> + Clone) -> Vec<Column> {
+    vec![
+        fences.clone().map(|fence| fence.id).collect(),
+        fences.clone().map(|fence| fence.attempt).collect(),
+        fences.clone().map(|fence| fence.worker).collect(),
+        fences.clone().map(|fence| fence.lane).collect(),
+        fences.map(|fence| fence.token).collect(),
+    ]
 }
 
 /// Whether a batch is one statement, and so needs no transaction around it.
@@ -239,14 +270,7 @@ async fn apply(
 ) -> Result<()> {
     let member = |n: &usize| &items[*n];
     let statement = member(&group[0]).verb.statement(&member(&group[0]).fence);
-    let fences = || group.iter().map(|n| member(n).fence);
-    let mut columns: Vec<Column> = vec![
-        fences().map(|fence| fence.id).collect(),
-        fences().map(|fence| fence.attempt).collect(),
-        fences().map(|fence| fence.worker).collect(),
-        fences().map(|fence| fence.lane).collect(),
-        fences().map(|fence| fence.token).collect(),
-    ];
+    let mut columns = fence_columns(group.iter().map(|n| &items[*n].fence));
     let (now, call) = (clock.value(), Value::from(call));
     let fixed = match &member(&group[0]).verb {
         Verb::Complete if statement.index == MESSAGE_COMPLETE_KEPT.index => vec![now, call],
@@ -309,15 +333,16 @@ async fn in_order(conn: &mut Conn<'_>, group: &[usize]) -> Result<Column> {
 }
 
 fn postpone_columns<'a>(verbs: impl Iterator<Item = &'a Verb>, columns: &mut Vec<Column>) {
-    let (mut at, mut delay, mut keep) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut at, mut delay, mut keep, mut uncounts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for verb in verbs {
-        if let Verb::Postpone { due, keep_place } = verb {
+        if let Verb::Postpone { due, keep_place, uncount } = verb {
             at.push(if let Due::At(at) = due { Some(*at) } else { None });
             delay.push(if let Due::In(delay) = due { Some(micros(*delay)) } else { None });
             keep.push(*keep_place);
+            uncounts.push(Some(i64::from(*uncount)));
         }
     }
-    columns.extend([Column::Ints(at), Column::Ints(delay), Column::Bools(keep)]);
+    columns.extend([Column::Ints(at), Column::Ints(delay), Column::Bools(keep), Column::Ints(uncounts)]);
 }
 
 fn bury_columns<'a>(verbs: impl Iterator<Item = &'a Verb>, columns: &mut Vec<Column>) {
@@ -379,7 +404,9 @@ fn judge(item: &Finish, place: &str, attempts: i64, leased_until: Micros) -> Ans
         (Verb::Complete, "completed") => same,
         (Verb::Release { uncount: false }, "live") => same && free,
         (Verb::Requeue, "moved") => same && free,
-        (Verb::Postpone { .. }, "scheduled") => same,
+        (Verb::Postpone { uncount, .. }, "scheduled") => {
+            item.fence.attempt.is_none_or(|attempt| attempt == attempts + i64::from(*uncount))
+        }
         (Verb::Requeue | Verb::Postpone { .. }, "dead") => same && item.mortal,
         (Verb::Bury { uncount, .. }, "dead" | "expired") => {
             item.fence.attempt.is_none_or(|attempt| attempt == attempts + i64::from(*uncount))

@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::check_text;
 use crate::sql::*;
 use crate::store::Store;
-use crate::types::{Queue, Settings};
+use crate::types::{Micros, Queue, Settings};
 use crate::value::{Column, Fields, Value};
 
 /// More lanes than this is a mistake, not a plan.
@@ -78,6 +78,28 @@ impl Store {
 
     /// Replaces a queue's settings, all but its namespace and its number of partitions, which stay as they were made.
     pub async fn queue_update(&self, name: &str, settings: Settings) -> Result<Queue> {
+        self.queue_update_from(name, settings, None).await?.ok_or_else(|| missing(name))
+    }
+
+    /// Changes some of a queue's settings and leaves the others as they are, also those that another process changes at the
+    /// same time: `change` is then called again, with its outcome.
+    pub async fn queue_change(&self, name: &str, change: impl Fn(&mut Settings)) -> Result<Queue> {
+        loop {
+            let Queue { mut settings, updated_at, .. } = self.queue_get(name).await?;
+            change(&mut settings);
+            if let Some(queue) = self.queue_update_from(name, settings, Some(updated_at)).await? {
+                return Ok(queue);
+            }
+        }
+    }
+
+    /// None: there is no such queue, or it is not as it was `updated_at` this time.
+    async fn queue_update_from(
+        &self,
+        name: &str,
+        settings: Settings,
+        updated_at: Option<Micros>,
+    ) -> Result<Option<Queue>> {
         check(name, &settings)?;
         let clock = self.clock().clone();
         let owned = name.to_owned();
@@ -86,13 +108,14 @@ impl Store {
                 find_dead_queue(conn, &owned, &settings).await?;
                 let mut params = vec![clock.value(), owned.as_str().into()];
                 params.extend(changeable(&settings));
+                params.push(updated_at.into());
                 let Some(row) = conn.query_opt(QUEUE_UPDATE, &params).await? else { return Ok(None) };
                 let id = row.fields(QUEUE_UPDATE.name).int()?;
                 conn.execute(LANE_CONFIGURE, &[Value::Int(id)]).await?;
                 get(conn, &owned).await
             })
         });
-        updated.await?.ok_or_else(|| missing(name))
+        updated.await
     }
 
     /// Notes how many partitions somebody would like a queue to have; those that it has stay. Whether there is one.

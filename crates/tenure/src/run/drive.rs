@@ -27,20 +27,25 @@ pub(super) struct Loop<'a> {
     pub(super) consumer: &'a Consumer,
     pub(super) call: Handler,
     pub(super) concurrency: usize,
-    pub(super) lease: Duration,
+    pub(super) prefetch: Option<usize>,
+    pub(super) lease: Option<Duration>,
     pub(super) retry: RetryPolicy,
+    pub(super) time_limit: Option<Duration>,
     pub(super) grace: Duration,
 }
 
 impl Loop<'_> {
-    pub(super) async fn run(self, mut until: BoxFuture<'_, ()>) -> Result<Summary> {
+    pub(super) async fn run(self, mut until: BoxFuture<'_, Result<(), String>>) -> Result<Summary> {
         if self.concurrency == 0 {
             return Err(Error::invalid("concurrency is 0: let at least one handler work"));
         }
-        if self.lease < Duration::from_millis(100) {
+        if self.lease.unwrap_or(self.consumer.queue.settings.lease) < Duration::from_millis(100) {
             return Err(Error::invalid("the lease is shorter than 100 ms: it could not be extended in time"));
         }
-        let keeper = Arc::new(Keeper::new(&self.consumer.store.kernel, self.lease));
+        if self.time_limit.is_some_and(|limit| limit.is_zero()) {
+            return Err(Error::invalid("the time limit of handlers is zero: give a positive duration"));
+        }
+        let keeper = Arc::new(Keeper::new(&self.consumer.store.kernel));
         let keeping = tokio::spawn(keeper.clone().run());
         let _keeping = AbortOnDrop(keeping);
         let _maintaining =
@@ -53,6 +58,7 @@ impl Loop<'_> {
             call: self.call.clone(),
             keeper: keeper.clone(),
             retry: self.retry,
+            time_limit: self.time_limit,
             counts: Counts::default(),
             stopping: CancellationToken::new(),
         });
@@ -66,24 +72,39 @@ impl Loop<'_> {
     /// Leases and starts, until told to stop.
     async fn drive(
         &self,
-        until: &mut BoxFuture<'_, ()>,
+        until: &mut BoxFuture<'_, Result<(), String>>,
         work: &Arc<Work>,
         tasks: &mut JoinSet<()>,
         waiting: &mut VecDeque<(u64, Unit)>,
     ) -> Result<()> {
         let mut messages = Claims::new(self, ClaimKind::Messages);
         let mut keys = Claims::new(self, ClaimKind::Keys);
+        let mut owed: Option<ClaimKind> = None;
         loop {
             while tasks.len() < self.concurrency
                 && let Some((ticket, unit)) = waiting.pop_front()
             {
                 tasks.spawn(work.clone().handle(ticket, unit));
             }
-            // As many again as are being worked on may wait their turn here, so that handlers never wait for a claim.
-            let room = (2 * self.concurrency).saturating_sub(tasks.len() + waiting.len());
+            let capacity = self.concurrency + self.prefetch.unwrap_or(self.concurrency);
+            let room = capacity.saturating_sub(tasks.len() + waiting.len());
+            if room == 0 && self.prefetch == Some(0) {
+                // No message is to wait here for a handler. A claim that was under way comes first the next time: otherwise the
+                // kind that is found faster would starve the other.
+                work.put_back(waiting.drain(..)).await;
+                let cancelled = [&mut messages, &mut keys].into_iter().filter_map(Claims::cancel);
+                owed = cancelled.last().or(owed);
+            }
+            let asks =
+                |claims: &Claims<'_>| claims.is_asking() || room > 0 && owed.is_none_or(|owed| owed == claims.kind);
+            let (ask_messages, ask_keys) = (asks(&messages), asks(&keys));
+            let wait = if owed.is_some() { Duration::ZERO } else { WAIT };
             tokio::select! {
                 biased;
-                () = &mut *until => return Ok(()),
+                stop = &mut *until => {
+                    let failed = |error| Error::invalid(format!("the future that stops the loop has failed: {error}"));
+                    return stop.map_err(failed);
+                }
                 () = self.consumer.worker.fenced.cancelled() => {
                     return Err(Error::WorkerStopped { id: self.consumer.worker.id });
                 }
@@ -93,10 +114,14 @@ impl Loop<'_> {
                     }
                 }
                 // What was asked for is taken in even when there is no more room: its lease is running.
-                units = messages.next(room), if room > 0 || messages.is_asking() => {
+                units = messages.next(room, wait), if ask_messages => {
+                    owed = None;
                     waiting.extend(work.register(units?));
                 }
-                units = keys.next(1), if room > 0 || keys.is_asking() => waiting.extend(work.register(units?)),
+                units = keys.next(1, wait), if ask_keys => {
+                    owed = None;
+                    waiting.extend(work.register(units?));
+                }
             }
         }
     }
@@ -138,7 +163,7 @@ async fn maintain(kernel: tenure_store::Store, queue: tenure_store::Queue) {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum ClaimKind {
     Messages,
     Keys,
@@ -162,14 +187,20 @@ impl<'a> Claims<'a> {
         self.going_on.is_some()
     }
 
+    /// Ends a claim that is under way. Messages already leased for it are released without counting an attempt. Its kind, if
+    /// there was one.
+    fn cancel(&mut self) -> Option<ClaimKind> {
+        self.going_on.take().map(|_| self.kind)
+    }
+
     /// The next units; what is going on goes on when this is dropped.
-    async fn next(&mut self, room: usize) -> Result<Vec<Unit>> {
+    async fn next(&mut self, room: usize, wait: Duration) -> Result<Vec<Unit>> {
         if let Some(until) = self.rest_until {
             tokio::time::sleep_until(until).await;
             self.rest_until = None;
         }
         let (run, kind) = (self.run, self.kind);
-        let claim = self.going_on.get_or_insert_with(|| ask(run, kind, room).boxed());
+        let claim = self.going_on.get_or_insert_with(|| ask(run, kind, room, wait).boxed());
         let result = claim.await;
         self.going_on = None;
         match result {
@@ -189,21 +220,15 @@ impl<'a> Claims<'a> {
     }
 }
 
-async fn ask(run: &Loop<'_>, kind: ClaimKind, limit: usize) -> tenure_store::Result<Vec<Unit>> {
+async fn ask(run: &Loop<'_>, kind: ClaimKind, limit: usize, wait: Duration) -> tenure_store::Result<Vec<Unit>> {
     let Consumer { store, queue, worker, .. } = run.consumer;
     match kind {
         ClaimKind::Messages => {
-            let claim = Claim {
-                lanes: queue.lanes.clone(),
-                limit,
-                lease: Some(run.lease),
-                worker: Some(worker.id),
-                wait: WAIT,
-            };
+            let claim = Claim { lanes: queue.lanes.clone(), limit, lease: run.lease, worker: Some(worker.id), wait };
             Ok(store.kernel.claim(claim).await?.into_iter().map(Unit::Message).collect())
         }
         ClaimKind::Keys => {
-            let batch = store.kernel.claim_key(&queue.lanes, Some(run.lease), Some(worker.id), WAIT).await?;
+            let batch = store.kernel.claim_key(&queue.lanes, run.lease, Some(worker.id), wait).await?;
             Ok(batch.into_iter().map(Unit::Key).collect())
         }
     }

@@ -1,4 +1,4 @@
-//! Keeps leases while their handlers work.
+//! Keeps leases while their handlers work, and tells handlers whose message is no longer theirs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +10,15 @@ use futures_util::future::BoxFuture;
 use tenure_store::Fence;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::types::InTransaction;
+
+/// The longest time between two looks at the leases. The shortest lease that a loop accepts on its own, 100 ms, is looked at
+/// eight times in its length.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often the database is asked whether the messages that handlers work on are still theirs, so that a handler learns within
+/// a second that its message was deleted. Handlers that take less time cost no statement.
+const CHECK_EVERY: Duration = Duration::from_millis(400);
 
 #[derive(Clone, Copy)]
 pub(super) enum Leased {
@@ -24,46 +33,82 @@ pub(super) enum Leased {
 /// Extends the leases of a loop, and tells handlers whose lease cannot be kept.
 pub(super) struct Keeper {
     kernel: tenure_store::Store,
-    lease: Duration,
     leases: Mutex<HashMap<u64, Kept>>,
     next: AtomicU64,
 }
 
 struct Kept {
     what: Leased,
+    /// How long the lease was when it was taken: the queue's setting may change while a loop runs.
+    lease: Duration,
     /// When the lease ends at the earliest by our own clock, counted from the moment at which the claim was sent: its answer
     /// may come late (6 s after the lease began, while the database was frozen).
     until: Instant,
     lost: CancellationToken,
+    working: Option<Working>,
+}
+
+impl Kept {
+    /// A lease with less than this left is given up: it may end before the next look, and clocks drift.
+    fn margin(&self) -> Duration {
+        self.lease / 4
+    }
+}
+
+/// The message that a handler works on.
+struct Working {
+    fence: Fence,
+    since: Instant,
+    in_transaction: InTransaction,
 }
 
 impl Keeper {
-    pub(super) fn new(kernel: &tenure_store::Store, lease: Duration) -> Self {
-        Keeper { kernel: kernel.clone(), lease, leases: Mutex::default(), next: AtomicU64::new(0) }
+    pub(super) fn new(kernel: &tenure_store::Store) -> Self {
+        Keeper { kernel: kernel.clone(), leases: Mutex::default(), next: AtomicU64::new(0) }
     }
 
     fn leases(&self) -> MutexGuard<'_, HashMap<u64, Kept>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a lease that was asked for at this moment.
-    pub(super) fn add(&self, what: Leased, asked: Instant) -> u64 {
+    /// Keeps a lease of this length that was asked for at this moment.
+    pub(super) fn add(&self, what: Leased, asked: Instant, lease: Duration) -> u64 {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        let kept = Kept { what, until: asked + self.lease, lost: CancellationToken::new() };
+        let kept = Kept { what, lease, until: asked + lease, lost: CancellationToken::new(), working: None };
         self.leases().insert(ticket, kept);
         ticket
     }
 
-    /// Notes that the handler is given the message of a key at this position, and the token that tells it of a lost lease;
-    /// none: the lease is lost.
-    pub(super) fn hand_out(&self, ticket: u64, position: i64) -> Option<CancellationToken> {
+    /// Notes that the handler is given this message. The token that tells it of a lost lease; none: the lease is lost.
+    pub(super) fn hand_out(
+        &self,
+        ticket: u64,
+        fence: Fence,
+        in_transaction: &InTransaction,
+    ) -> Option<CancellationToken> {
         let mut leases = self.leases();
-        let late = Instant::now() + self.margin();
-        let kept = leases.get_mut(&ticket).filter(|kept| !kept.lost.is_cancelled() && kept.until > late)?;
-        if let Leased::Key { seen, .. } = &mut kept.what {
-            *seen = position;
+        let now = Instant::now();
+        let kept = leases.get_mut(&ticket)?;
+        if kept.lost.is_cancelled() || kept.until <= now + kept.margin() {
+            return None;
         }
-        Some(kept.lost.clone())
+        if let Leased::Key { seen, .. } = &mut kept.what {
+            *seen = fence.id;
+        }
+        kept.working = Some(Working { fence, since: now, in_transaction: in_transaction.clone() });
+        Some(kept.lost.child_token())
+    }
+
+    /// Notes that the handler has answered: what becomes of its message now is not the handler's concern.
+    pub(super) fn handler_ended(&self, ticket: u64) {
+        if let Some(kept) = self.leases().get_mut(&ticket) {
+            kept.working = None;
+        }
+    }
+
+    /// Whether no other consumer can have been given what is leased under this ticket.
+    pub(super) fn holds(&self, ticket: u64) -> bool {
+        self.leases().get(&ticket).is_some_and(|kept| !kept.lost.is_cancelled() && kept.until > Instant::now())
     }
 
     pub(super) fn remove(&self, ticket: u64) {
@@ -80,18 +125,18 @@ impl Keeper {
         self.leases().drain().map(|(_, kept)| kept.what).collect()
     }
 
-    /// A lease with less than this left is given up: it may end before the next look, and clocks drift.
-    fn margin(&self) -> Duration {
-        self.lease / 4
+    pub(super) async fn run(self: Arc<Self>) {
+        tokio::join!(self.keep(), self.check());
     }
 
     /// Looks eight times in a lease: extends by half a lease what has less than five eighths of one left, and gives up what
     /// has less than a quarter. A look never waits for an extension, so that handlers are told in time.
-    pub(super) async fn run(self: Arc<Self>) {
-        let tick = self.lease / 8;
+    async fn keep(&self) {
         let mut extension: Option<BoxFuture<'_, ()>> = None;
         loop {
-            let next = Instant::now() + tick;
+            let shortest = self.leases().values().map(|kept| kept.lease).min();
+            let tick = shortest.map_or(LOOK_EVERY, |lease| lease / 8);
+            let next = Instant::now() + tick.min(LOOK_EVERY);
             let due = self.look();
             if extension.is_none() && !due.is_empty() {
                 extension = Some(self.extend_in_time(due, 2 * tick).boxed());
@@ -105,31 +150,75 @@ impl Keeper {
         }
     }
 
+    /// Asks from time to time whether the messages that handlers work on are still there, and tells the handlers of those that
+    /// an operator has deleted or that another consumer holds.
+    async fn check(&self) {
+        loop {
+            tokio::time::sleep(CHECK_EVERY).await;
+            let (tickets, fences) = self.worked_on();
+            if fences.is_empty() {
+                continue;
+            }
+            match self.kernel.holds(&fences).await {
+                Ok(holds) => {
+                    for ((ticket, fence), _) in tickets.iter().zip(&fences).zip(holds).filter(|(_, holds)| !holds) {
+                        self.gone(*ticket, fence);
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "could not look whether messages are still leased"),
+            }
+        }
+    }
+
+    /// The messages that handlers have worked on for a while. A message that its handler completes in a transaction of its own
+    /// is not lost when it is gone.
+    fn worked_on(&self) -> (Vec<u64>, Vec<Fence>) {
+        let early =
+            |working: &&Working| working.since.elapsed() >= CHECK_EVERY && !working.in_transaction.is_completed();
+        let leases = self.leases();
+        let live = leases.iter().filter(|(_, kept)| !kept.lost.is_cancelled());
+        live.filter_map(|(ticket, kept)| Some((*ticket, kept.working.as_ref().filter(early)?.fence))).unzip()
+    }
+
+    /// Tells the handler that its message is gone, unless it has answered or begun to complete it since.
+    fn gone(&self, ticket: u64, fence: &Fence) {
+        if let Some(kept) = self.leases().get(&ticket)
+            && let Some(working) = &kept.working
+            && working.fence == *fence
+            && !working.in_transaction.is_completed()
+        {
+            kept.lost.cancel();
+        }
+    }
+
     /// Gives up leases that may end before the next look; those that must be extended.
-    fn look(&self) -> Vec<(u64, Leased)> {
+    fn look(&self) -> Vec<(u64, Leased, Duration)> {
         let now = Instant::now();
         let mut due = Vec::new();
         for (ticket, kept) in self.leases().iter().filter(|(_, kept)| !kept.lost.is_cancelled()) {
-            if kept.until <= now + self.margin() {
+            if kept.until <= now + kept.margin() {
                 kept.lost.cancel();
-            } else if kept.until <= now + self.lease * 5 / 8 {
-                due.push((*ticket, kept.what));
+            } else if kept.until <= now + kept.lease * 5 / 8 {
+                due.push((*ticket, kept.what, kept.lease / 2));
             }
         }
         due
     }
 
-    async fn extend_in_time(&self, due: Vec<(u64, Leased)>, limit: Duration) {
-        if tokio::time::timeout(limit, self.extend(&due)).await.is_err() {
+    async fn extend_in_time(&self, mut due: Vec<(u64, Leased, Duration)>, limit: Duration) {
+        // One statement extends by one length: leases of another one, from before a change of the queue, have their turn at
+        // the next look.
+        let extra = due[0].2;
+        due.retain(|(.., length)| *length == extra);
+        if tokio::time::timeout(limit, self.extend(&due, extra)).await.is_err() {
             tracing::warn!(leases = due.len(), "could not extend leases in time; trying again");
         }
     }
 
-    async fn extend(&self, due: &[(u64, Leased)]) {
-        let extra = self.lease / 2;
+    async fn extend(&self, due: &[(u64, Leased, Duration)], extra: Duration) {
         let asked = Instant::now();
         let (mut messages, mut keys) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
-        for (ticket, what) in due {
+        for (ticket, what, _) in due {
             match what {
                 Leased::Message(fence) => {
                     messages.0.push(*ticket);
@@ -159,6 +248,7 @@ impl Keeper {
         if let Some(kept) = self.leases().get_mut(&ticket) {
             match held {
                 true => kept.until = kept.until.max(asked) + extra,
+                false if kept.working.as_ref().is_some_and(|working| working.in_transaction.is_completed()) => {}
                 false => kept.lost.cancel(),
             }
         }
@@ -172,11 +262,15 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(8);
 
+    fn fence(id: i64) -> Fence {
+        Fence::exact(id, 1)
+    }
+
     /// A keeper of one lease of a message that was asked for so many milliseconds ago, and its ticket.
     async fn keeper(asked_before: u64) -> (Keeper, u64) {
-        let keeper = Keeper::new(&tenure_store::Store::connect(":memory:").await.unwrap(), LEASE);
+        let keeper = Keeper::new(&tenure_store::Store::connect(":memory:").await.unwrap());
         let asked = Instant::now() - Duration::from_millis(asked_before);
-        let ticket = keeper.add(Leased::Message(Fence::exact(1, 1)), asked);
+        let ticket = keeper.add(Leased::Message(fence(1)), asked, LEASE);
         (keeper, ticket)
     }
 
@@ -186,7 +280,11 @@ mod tests {
             [(0, false, false), (2900, false, false), (3100, true, false), (5800, true, false), (6100, false, true)]
         {
             let (keeper, ticket) = keeper(asked_before).await;
-            assert_eq!(keeper.hand_out(ticket, 1).is_none(), lost, "asked for {asked_before} ms ago");
+            assert_eq!(
+                keeper.hand_out(ticket, fence(1), &InTransaction::default()).is_none(),
+                lost,
+                "asked for {asked_before} ms ago"
+            );
             assert_eq!(keeper.look().len() == 1, extended, "asked for {asked_before} ms ago");
             assert_eq!(keeper.leases()[&ticket].lost.is_cancelled(), lost, "asked for {asked_before} ms ago");
         }
@@ -196,7 +294,7 @@ mod tests {
     async fn a_message_is_not_handed_out_under_a_lease_that_was_given_up() {
         let (keeper, ticket) = keeper(0).await;
         keeper.lose_all();
-        assert!(keeper.hand_out(ticket, 1).is_none());
+        assert!(keeper.hand_out(ticket, fence(1), &InTransaction::default()).is_none());
         assert!(keeper.look().is_empty());
     }
 
@@ -211,5 +309,25 @@ mod tests {
         assert_eq!(until(), before + LEASE + LEASE / 2);
         keeper.extended(ticket, false, asked, LEASE / 2);
         assert!(keeper.leases()[&ticket].lost.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_handler_is_told_of_its_own_message_only_and_not_after_it_has_completed_it() {
+        let (keeper, ticket) = keeper(0).await;
+        let in_transaction = InTransaction::default();
+        let told = keeper.hand_out(ticket, fence(1), &in_transaction).unwrap();
+        keeper.gone(ticket, &fence(2));
+        assert!(!told.is_cancelled());
+        in_transaction.completes();
+        keeper.gone(ticket, &fence(1));
+        keeper.extended(ticket, false, Instant::now(), LEASE);
+        assert!(!told.is_cancelled() && keeper.holds(ticket));
+        let told = keeper.hand_out(ticket, fence(1), &InTransaction::default()).unwrap();
+        keeper.handler_ended(ticket);
+        keeper.gone(ticket, &fence(1));
+        assert!(!told.is_cancelled());
+        let told = keeper.hand_out(ticket, fence(1), &InTransaction::default()).unwrap();
+        keeper.gone(ticket, &fence(1));
+        assert!(told.is_cancelled() && !keeper.holds(ticket));
     }
 }

@@ -273,3 +273,32 @@ pub(crate) async fn an_admin_writes_nothing_by_itself(h: &Harness) {
         assert!(empty.verify().await.is_err());
     }
 }
+
+pub(crate) async fn a_queue_is_found_or_created_with_settings(h: &Harness) {
+    let settings = Settings { max_attempts: Some(9), partitions: 2, ..Settings::default() };
+    let created = h.admin().get_or_create_queue_with("jobs", settings).await.unwrap();
+    assert_eq!((created.settings.max_attempts, created.settings.partitions), (Some(9), 2));
+    let found = h.admin().get_or_create_queue_with("jobs", Settings::default()).await.unwrap();
+    assert_eq!(found, created);
+    let by_default = h.admin().get_or_create_queue("others").await.unwrap();
+    assert_eq!(by_default.settings.max_attempts, Settings::default().max_attempts);
+}
+
+pub(crate) async fn one_setting_is_changed_and_the_others_stay(h: &Harness) {
+    let settings = Settings { lease: Duration::from_secs(7), reference: "mine".into(), ..Settings::default() };
+    let before = h.admin().create_queue_with("jobs", settings.clone()).await.unwrap();
+    let changes = (1..=8).map(|n| {
+        let admin = h.admin();
+        async move {
+            admin.change_queue("jobs", |settings| settings.max_attempts = settings.max_attempts.map(|m| m + n)).await
+        }
+    });
+    for changed in futures_util::future::join_all(changes).await {
+        changed.unwrap();
+    }
+    let after = h.admin().get_queue("jobs").await.unwrap();
+    let expected = Settings { max_attempts: before.settings.max_attempts.map(|m| m + 36), ..settings };
+    assert_eq!(after.settings, expected);
+    let missing = h.admin().change_queue("nope", |_| ()).await.unwrap_err();
+    assert!(matches!(missing, Error::QueueNotFound { name } if name == "nope"));
+}

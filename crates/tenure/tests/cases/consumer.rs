@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use tenure::{Config, Consumer, Disposition, Error, Producer, Settings, Store, WorkerStatus};
+use tenure::{Admin, Config, Consumer, Disposition, Error, Producer, QueueMessage, Settings, Store, WorkerStatus};
 
 use super::Harness;
 
@@ -23,7 +23,9 @@ pub(crate) async fn dequeue_honours_batch_size_and_lock_time(h: &Harness) {
         let own = Consumer::on(&other, "jobs", "host", 9).await.unwrap();
         let taken = own.dequeue().await.unwrap();
         assert_eq!(taken.len(), 3);
-        assert_eq!(taken[0].vt - taken[0].dequeued_at.unwrap(), TimeDelta::seconds(9));
+        assert_eq!(taken[0].vt - taken[0].dequeued_at.unwrap(), TimeDelta::seconds(30), "the queue's lease");
+        let created = Admin::on(&other).create_queue("own").await.unwrap();
+        assert_eq!(created.settings.lease, Duration::from_secs(9), "the configuration's");
     }
 }
 
@@ -235,4 +237,33 @@ pub(crate) async fn a_consumer_stopped_by_an_operator_is_told_by_its_next_dequeu
     let waited = other.dequeue_within(Duration::from_secs(20), 1, 30).await;
     assert!(matches!(waited, Err(Error::WorkerStopped { id }) if id == other.worker_id()));
     assert_eq!(h.consumer(3).await.dequeue().await.unwrap()[0].read_ct, 1);
+}
+
+pub(crate) async fn dequeue_leases_for_as_long_as_the_queue_says(h: &Harness) {
+    h.admin()
+        .create_queue_with("jobs", Settings { lease: Duration::from_secs(7), ..Settings::default() })
+        .await
+        .unwrap();
+    let (producer, consumer) = (h.producer().await, h.consumer(1).await);
+    producer.batch_enqueue(&[1, 2]).await.unwrap();
+    let lease = |message: &QueueMessage| (message.vt - message.dequeued_at.unwrap()).num_seconds();
+    let own = consumer.dequeue_with_options(1, 90).await.unwrap();
+    let by_default = consumer.dequeue().await.unwrap();
+    assert_eq!((lease(&own[0]), lease(&by_default[0])), (90, 7));
+}
+
+pub(crate) async fn a_message_snoozed_by_hand_uses_no_attempt(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    producer.enqueue("early").await.unwrap();
+    for _ in 0..7 {
+        let message = consumer.dequeue().await.unwrap().remove(0);
+        assert_eq!(message.read_ct, 1);
+        assert!(consumer.snooze(&message, 60).await.unwrap());
+        assert!(consumer.dequeue().await.unwrap().is_empty());
+        h.advance(Duration::from_secs(61));
+    }
+    let message = consumer.dequeue().await.unwrap().remove(0);
+    assert!(consumer.snooze(&message, 0).await.unwrap_err().to_string().contains("the delay is zero"));
+    assert!(consumer.complete(&message).await.unwrap());
+    assert!(!consumer.snooze(&message, 60).await.unwrap());
 }

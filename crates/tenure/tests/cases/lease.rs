@@ -56,8 +56,8 @@ async fn enqueue_keyed(producer: &Producer, key: &str, payloads: impl IntoIterat
 }
 
 pub(crate) async fn messages_whose_leases_are_extended_are_handled_once(h: &Harness) {
-    // Turso writes a tenth as fast.
-    let count = if h.dsn().starts_with("turso") { 2_000 } else { 50_000 };
+    // Turso writes a tenth as fast, and extends fewer leases in time on a busy machine.
+    let (count, concurrency) = if h.dsn().starts_with("turso") { (2_000, 32) } else { (50_000, 256) };
     let (producer, consumer) = h.queue().await;
     for chunk in (0..count).collect::<Vec<u32>>().chunks(5_000) {
         producer.batch_enqueue(chunk).await.unwrap();
@@ -84,7 +84,7 @@ pub(crate) async fn messages_whose_leases_are_extended_are_handled_once(h: &Harn
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
-    let run = consumer.run(handle).concurrency(256).lease(Duration::from_secs(2)).until(all);
+    let run = consumer.run(handle).concurrency(concurrency).lease(Duration::from_secs(2)).until(all);
     let summary = tokio::time::timeout(Duration::from_secs(300), run.into_future()).await.unwrap().unwrap();
     assert_eq!((summary.completed, summary.lost), (count.into(), 0));
     let twice: Vec<_> =

@@ -4,6 +4,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod consumer;
+pub(crate) mod handler;
 pub(crate) mod lease;
 pub(crate) mod producer;
 pub(crate) mod routed;
@@ -69,11 +70,13 @@ impl Harness {
     }
 }
 
-/// The list: each case runs on a fresh database; those of `run` and `lease` with the real clock.
+/// The list: each case runs on a fresh database; those of `run`, `handler` and `lease` with the real clock.
 macro_rules! suite {
     ($open:path) => {
         $crate::cases::suite! { @cases $open, true, admin:
             a_queue_is_created_once_and_found
+            a_queue_is_found_or_created_with_settings
+            one_setting_is_changed_and_the_others_stay
             a_missing_queue_is_an_error_by_name_and_by_number
             bad_names_are_refused
             a_queue_in_use_is_not_deleted_and_a_missing_one_answers_zero
@@ -102,6 +105,8 @@ macro_rules! suite {
         }
         $crate::cases::suite! { @cases $open, true, consumer:
             dequeue_honours_batch_size_and_lock_time
+            dequeue_leases_for_as_long_as_the_queue_says
+            a_message_snoozed_by_hand_uses_no_attempt
             a_lease_that_runs_out_is_delivered_again
             a_message_is_archived_once_by_itself_or_by_its_id
             foreign_messages_are_not_touched
@@ -135,6 +140,17 @@ macro_rules! suite {
             a_busy_worker_is_not_declared_dead
             a_worker_that_was_replaced_stops_its_loop
             bad_settings_are_refused
+        }
+        $crate::cases::suite! { @cases $open, false, handler:
+            a_snoozed_message_uses_no_attempt
+            a_retry_after_the_last_attempt_is_buried
+            a_running_loop_sees_changed_attempts
+            a_loop_leases_for_as_long_as_the_queue_says
+            a_handler_that_hangs_fails_at_its_time_limit
+            without_prefetch_a_busy_loop_leaves_messages_to_others
+            without_prefetch_messages_and_keys_take_turns
+            a_handler_learns_within_a_second_that_its_message_was_deleted
+            a_loop_stops_with_any_future_and_reports_its_error
         }
         $crate::cases::suite! { @cases $open, false, lease:
             messages_whose_leases_are_extended_are_handled_once

@@ -1,0 +1,4 @@
+-- SQLite has no arrays: one look for every fence.
+select $6 as n
+from tenure.message
+where {held $1}

@@ -1,0 +1,263 @@
+//! What a handler may answer, how long it may take, and what it is told: with the real clock.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tenure::{Admin, Delivery, EnqueueOptions, Error, Outcome, RetryPolicy, Settings};
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use super::Harness;
+
+const FAST: RetryPolicy =
+    RetryPolicy { first: Duration::from_millis(50), factor: 1.0, max: Duration::from_secs(1), jitter: 0.0 };
+
+/// Payload and attempt of every delivery, in order.
+type Seen = Arc<Mutex<Vec<(String, i32)>>>;
+
+fn note(seen: &Seen, delivery: &Delivery) -> usize {
+    let mut seen = seen.lock().unwrap();
+    seen.push((delivery.json().unwrap(), delivery.read_ct));
+    seen.len()
+}
+
+/// Ends when no message is left in the queue; fails after 20 s.
+async fn drained(admin: Admin) {
+    let drain = async {
+        while admin.get_queue_metrics("jobs").await.unwrap().total_messages > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), drain).await.expect("no message is left within 20 s");
+}
+
+pub(crate) async fn a_snoozed_message_uses_no_attempt(h: &Harness) {
+    let settings = Settings { max_attempts: Some(2), ..Settings::default() };
+    h.admin().create_queue_with("jobs", settings).await.unwrap();
+    let (producer, consumer) = (h.producer().await, h.consumer(1).await);
+    producer.enqueue("plain").await.unwrap();
+    for text in ["first", "second"] {
+        producer.enqueue_with_options(text, &EnqueueOptions::default().key("ada")).await.unwrap();
+    }
+    let seen = Seen::default();
+    let noted = seen.clone();
+    let handle = move |delivery: Delivery| {
+        note(&noted, &delivery);
+        let (text, noted) = (delivery.json::<String>().unwrap(), noted.clone());
+        async move {
+            let calls = noted.lock().unwrap().iter().filter(|(seen, _)| *seen == text).count();
+            let early = text != "second" && calls < 4;
+            Ok::<_, Error>(if early { Outcome::Snooze(Duration::from_millis(50)) } else { Outcome::Complete })
+        }
+    };
+    let summary = consumer.run(handle).until(drained(h.admin())).await.unwrap();
+    assert_eq!((summary.completed, summary.snoozed, summary.retried, summary.buried), (3, 6, 0, 0));
+    let seen = seen.lock().unwrap();
+    assert!(seen.iter().all(|(_, attempt)| *attempt == 1), "{seen:?}");
+    let keyed: Vec<&str> = seen.iter().map(|(text, _)| text.as_str()).filter(|text| *text != "plain").collect();
+    assert_eq!(keyed, ["first", "first", "first", "first", "second"]);
+}
+
+pub(crate) async fn a_retry_after_the_last_attempt_is_buried(h: &Harness) {
+    let settings = Settings { max_attempts: Some(2), ..Settings::default() };
+    h.admin().create_queue_with("jobs", settings).await.unwrap();
+    let (producer, consumer) = (h.producer().await, h.consumer(1).await);
+    producer.enqueue("plain").await.unwrap();
+    producer.enqueue_with_options("keyed", &EnqueueOptions::default().key("ada")).await.unwrap();
+    let handle = |_: Delivery| async { Ok::<_, Error>(Outcome::RetryAfter(Duration::from_millis(20))) };
+    let summary = consumer.run(handle).until(drained(h.admin())).await.unwrap();
+    assert_eq!((summary.retried, summary.buried, summary.completed), (2, 2, 0));
+    for dead in h.admin().list_dead("jobs", 9).await.unwrap() {
+        let reason = dead.reason.unwrap();
+        assert_eq!(reason, "failed in attempt 2, the last one: the handler wants a retry after 20ms");
+    }
+}
+
+pub(crate) async fn a_running_loop_sees_changed_attempts(h: &Harness) {
+    let settings = Settings { max_attempts: Some(2), ..Settings::default() };
+    h.admin().create_queue_with("jobs", settings).await.unwrap();
+    let (producer, consumer) = (h.producer().await, h.consumer(1).await);
+    producer.enqueue("flaky").await.unwrap();
+    let (seen, admin) = (Seen::default(), h.admin());
+    let noted = seen.clone();
+    let handle = move |delivery: Delivery| {
+        let (calls, admin) = (note(&noted, &delivery), admin.clone());
+        async move {
+            if calls == 2 {
+                admin.change_queue("jobs", |settings| settings.max_attempts = Some(4)).await.unwrap();
+            }
+            Err::<(), _>("not yet")
+        }
+    };
+    let summary = consumer.run(handle).retry(FAST).until(drained(h.admin())).await.unwrap();
+    assert_eq!((summary.retried, summary.buried), (3, 1));
+    assert_eq!(seen.lock().unwrap().len(), 4);
+}
+
+pub(crate) async fn a_loop_leases_for_as_long_as_the_queue_says(h: &Harness) {
+    h.admin()
+        .create_queue_with("jobs", Settings { lease: Duration::from_secs(7), ..Settings::default() })
+        .await
+        .unwrap();
+    let (producer, consumer) = (h.producer().await, h.consumer(1).await);
+    producer.enqueue(&7).await.unwrap();
+    let (admin, again) = (h.admin(), h.producer().await);
+    let leases = Arc::new(Mutex::new(Vec::new()));
+    let noted = leases.clone();
+    let again = Arc::new(again);
+    let handle = move |delivery: Delivery| {
+        noted.lock().unwrap().push((delivery.vt - delivery.dequeued_at.unwrap()).num_seconds());
+        let (admin, again) = (admin.clone(), again.clone());
+        async move {
+            if delivery.json::<i64>().unwrap() == 7 {
+                admin.change_queue("jobs", |settings| settings.lease = Duration::from_secs(3)).await.unwrap();
+                again.enqueue(&3).await.unwrap();
+            }
+            Ok::<_, Error>(())
+        }
+    };
+    consumer.run(handle).concurrency(1).until(drained(h.admin())).await.unwrap();
+    assert_eq!(*leases.lock().unwrap(), [7, 3]);
+    let handle = |_: Delivery| async { Ok::<_, Error>(()) };
+    let error = consumer.run(handle).lease(Duration::from_millis(99)).await.unwrap_err();
+    assert!(error.to_string().contains("shorter than 100 ms"), "{error}");
+}
+
+pub(crate) async fn a_handler_that_hangs_fails_at_its_time_limit(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    producer.enqueue("hangs once").await.unwrap();
+    let seen = Seen::default();
+    let (noted, told) = (seen.clone(), Arc::new(Notify::new()));
+    let tell = told.clone();
+    let handle = move |delivery: Delivery| {
+        let (calls, tell) = (note(&noted, &delivery), tell.clone());
+        async move {
+            if calls == 1 {
+                let elsewhere = delivery.lease_lost().clone();
+                tokio::spawn(async move {
+                    elsewhere.cancelled().await;
+                    tell.notify_one();
+                });
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, Error>(())
+        }
+    };
+    let done = drained(h.admin());
+    let limit = Duration::from_millis(200);
+    let summary = consumer.run(handle).time_limit(limit).retry(FAST).until(done).await.unwrap();
+    assert_eq!((summary.completed, summary.retried, summary.lost), (1, 1, 0));
+    tokio::time::timeout(Duration::from_secs(5), told.notified()).await.expect("what the handler started is told");
+    let handle = |_: Delivery| async { Ok::<_, Error>(()) };
+    let error = consumer.run(handle).time_limit(Duration::ZERO).await.unwrap_err();
+    assert!(error.to_string().contains("time limit"), "{error}");
+}
+
+pub(crate) async fn without_prefetch_a_busy_loop_leaves_messages_to_others(h: &Harness) {
+    let (producer, busy) = h.queue().await;
+    let (started, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (start, wait) = (started.clone(), release.clone());
+    let handle = move |_: Delivery| {
+        let (start, wait) = (start.clone(), wait.clone());
+        async move {
+            start.notify_one();
+            wait.notified().await;
+            Ok::<_, Error>(())
+        }
+    };
+    let other = h.consumer(2).await;
+    let test = async {
+        producer.enqueue("long").await.unwrap();
+        started.notified().await;
+        producer.batch_enqueue(&["a", "b"]).await.unwrap();
+        producer.enqueue_with_options("keyed", &EnqueueOptions::default().key("ada")).await.unwrap();
+        // A busy loop with prefetch has leased them by then.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let metrics = h.admin().get_queue_metrics("jobs").await.unwrap();
+        assert_eq!((metrics.locked_messages, metrics.pending_messages), (1, 3));
+        let taken = other.dequeue_within(Duration::from_secs(5), 9, 60).await.unwrap();
+        assert_eq!(taken.len(), 2);
+        assert!(taken.iter().all(|message| message.read_ct == 1));
+        other.delete_batch(&taken).await.unwrap();
+        release.notify_one();
+        // The key is left, and this loop has room again.
+        started.notified().await;
+        release.notify_one();
+        drained(h.admin()).await;
+    };
+    let summary = busy.run(handle).concurrency(1).prefetch(0).until(test).await.unwrap();
+    assert_eq!((summary.completed, summary.lost), (2, 0));
+}
+
+pub(crate) async fn without_prefetch_messages_and_keys_take_turns(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    producer.batch_enqueue(&["plain"; 40]).await.unwrap();
+    for key in 0..8 {
+        let options = EnqueueOptions::default().key(format!("key {key}"));
+        producer.batch_enqueue_with_options(&["keyed"; 2], &options).await.unwrap();
+    }
+    let seen = Seen::default();
+    let noted = seen.clone();
+    let handle = move |delivery: Delivery| {
+        note(&noted, &delivery);
+        async { Ok::<_, Error>(()) }
+    };
+    let done = drained(h.admin());
+    let summary = consumer.run(handle).concurrency(1).prefetch(0).until(done).await.unwrap();
+    assert_eq!((summary.completed, summary.lost), (56, 0));
+    let seen = seen.lock().unwrap();
+    assert!(seen.iter().all(|(_, attempt)| *attempt == 1), "{seen:?}");
+    let last_key = seen.iter().rposition(|(text, _)| text == "keyed").unwrap();
+    let plain_before = seen[..last_key].iter().filter(|(text, _)| text == "plain").count();
+    assert!(plain_before < 40, "the keys had to wait until all other messages were done");
+}
+
+pub(crate) async fn a_handler_learns_within_a_second_that_its_message_was_deleted(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let plain = producer.enqueue("plain").await.unwrap();
+    let keyed = producer.enqueue_with_options("keyed", &EnqueueOptions::default().key("ada")).await.unwrap();
+    let behind = EnqueueOptions::default().key("ada");
+    producer.enqueue_with_options("behind", &behind).await.unwrap();
+    let working = Arc::new(Semaphore::new(0));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (count, note_told) = (working.clone(), told.clone());
+    let handle = move |delivery: Delivery| {
+        let (count, told) = (count.clone(), note_told.clone());
+        async move {
+            if delivery.json::<String>().unwrap() == "behind" {
+                return Ok(());
+            }
+            count.add_permits(1);
+            tokio::time::timeout(Duration::from_secs(20), delivery.lease_lost().cancelled()).await.unwrap();
+            told.lock().unwrap().push(Instant::now());
+            Err("deleted")
+        }
+    };
+    let test = async {
+        working.acquire_many(2).await.unwrap().forget();
+        for id in [plain.id, keyed.id] {
+            assert!(h.store.messages().delete(id).await.unwrap());
+        }
+        let deleted = Instant::now();
+        drained(h.admin()).await;
+        for told in told.lock().unwrap().iter() {
+            let late = told.saturating_duration_since(deleted);
+            assert!(late < Duration::from_secs(1), "told after {late:?}");
+        }
+    };
+    let summary = consumer.run(handle).until(test).await.unwrap();
+    assert_eq!((summary.completed, summary.lost, summary.retried), (1, 1, 1));
+    assert_eq!(told.lock().unwrap().len(), 2);
+}
+
+pub(crate) async fn a_loop_stops_with_any_future_and_reports_its_error(h: &Harness) {
+    let (_, consumer) = h.queue().await;
+    let handle = |_: Delivery| async { Ok::<_, Error>(()) };
+    let (stop, stopped) = oneshot::channel::<()>();
+    stop.send(()).unwrap();
+    consumer.run(handle).until(stopped).await.unwrap();
+    let broken = async { Err::<(), _>(std::io::Error::other("no signals here")) };
+    let error = consumer.run(handle).until(broken).await.unwrap_err();
+    assert!(error.to_string().contains("no signals here"), "{error}");
+    let with_a_signal = consumer.run(handle).until(tokio::signal::ctrl_c());
+    drop(with_a_signal);
+}
