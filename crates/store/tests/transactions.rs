@@ -141,7 +141,8 @@ async fn the_sql_functions_take_every_option_by_name_and_by_place() {
     let (store, queue, client, schema) = postgres().await;
     let get = async |arguments: &str| {
         let call = format!("select \"{schema}\".enqueue({arguments})");
-        let id: i64 = client.query_one(&call, &[]).await.unwrap_or_else(|error| panic!("{arguments}: {error:?}")).get(0);
+        let id: i64 =
+            client.query_one(&call, &[]).await.unwrap_or_else(|error| panic!("{arguments}: {error:?}")).get(0);
         store.message_get(id).await.unwrap().unwrap()
     };
     for payload in ["'x'", "'x'::bytea", "'[1]'::json", "'[1]'::jsonb"] {
@@ -151,12 +152,17 @@ async fn the_sql_functions_take_every_option_by_name_and_by_place() {
             payload.replace('\'', "")
         );
         let named = get(&arguments).await;
-        assert_eq!((named.key.as_deref(), named.kind.as_deref(), named.max_attempts), (Some("k"), Some("mail"), Some(7)));
+        assert_eq!(
+            (named.key.as_deref(), named.kind.as_deref(), named.max_attempts),
+            (Some("k"), Some("mail"), Some(7))
+        );
         assert_eq!((named.encoding.as_deref(), named.reference.as_deref()), (Some("e"), Some("r")));
         assert_eq!(named.due_at, Some(4_102_444_800_000_000));
         assert_eq!(named.expire_at, Some(4_102_444_800_000_000 + 3_600_000_000));
         // In the order of the first version, with `due`, which is the older name of `at`.
-        let placed = get(&format!("'jobs', {payload}, 'k', null, '2100-01-01Z', null, 3, '1 hour', 'kind', 'e', 'r', true")).await;
+        let placed =
+            get(&format!("'jobs', {payload}, 'k', null, '2100-01-01Z', null, 3, '1 hour', 'kind', 'e', 'r', true"))
+                .await;
         assert_eq!((placed.due_at, placed.max_attempts, placed.kind.as_deref()), (named.due_at, Some(3), Some("kind")));
         assert_eq!(get(&format!("'jobs', {payload}, delay => '0'")).await.due_at, None, "no delay is at once");
     }
@@ -170,7 +176,8 @@ async fn the_sql_functions_take_every_option_by_name_and_by_place() {
         ("key => ''", "the key does not have between 1 and 1024 bytes"),
         ("dedupe_key => repeat('x', 1025)", "the dedupe key does not have between"),
     ] {
-        let error = client.query_one(&format!("select \"{schema}\".enqueue('jobs', 'x', {option})"), &[]).await.unwrap_err();
+        let error =
+            client.query_one(&format!("select \"{schema}\".enqueue('jobs', 'x', {option})"), &[]).await.unwrap_err();
         assert!(error.as_db_error().unwrap().message().contains(reason), "{option}: {error:?}");
     }
     assert_eq!(lane_counts(&store, &queue).await, before);

@@ -280,7 +280,10 @@ impl Producer {
     /// # Errors
     /// As [`batch_enqueue`](Producer::batch_enqueue), and `ValidationFailed` for options that cannot be right; the error names
     /// the index, and nothing was stored.
-    pub async fn batch_enqueue_each<T: Serialize>(&self, messages: &[(T, EnqueueOptions)]) -> Result<Vec<QueueMessage>> {
+    pub async fn batch_enqueue_each<T: Serialize>(
+        &self,
+        messages: &[(T, EnqueueOptions)],
+    ) -> Result<Vec<QueueMessage>> {
         self.put("batch_enqueue", self.each(messages)?).await
     }
 

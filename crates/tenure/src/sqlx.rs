@@ -40,11 +40,7 @@ impl Producer {
         self.put_in_sqlx(connection, self.each(messages)?).await
     }
 
-    async fn put_in_sqlx(
-        &self,
-        connection: &mut PgConnection,
-        messages: Vec<NewMessage>,
-    ) -> Result<Vec<QueueMessage>> {
+    async fn put_in_sqlx(&self, connection: &mut PgConnection, messages: Vec<NewMessage>) -> Result<Vec<QueueMessage>> {
         let function = self.store().kernel.postgres_function("enqueue_batch")?;
         if messages.is_empty() {
             return Ok(Vec::new());

@@ -195,11 +195,7 @@ impl QueueMessage {
     }
 
     /// The answer to an enqueue: the message itself, or the stored one whose duplicate it is.
-    pub(crate) fn enqueued(
-        queue_id: i64,
-        message: tenure_store::NewMessage,
-        enqueued: tenure_store::Enqueued,
-    ) -> Self {
+    pub(crate) fn enqueued(queue_id: i64, message: tenure_store::NewMessage, enqueued: tenure_store::Enqueued) -> Self {
         if let Some(stored) = enqueued.stored {
             return QueueMessage { duplicate: true, ..Self::stored(queue_id, *stored) };
         }

@@ -163,12 +163,15 @@ pub(crate) async fn a_deleted_queue_is_named(h: &Harness) {
 
 pub(crate) async fn a_duplicate_returns_the_stored_message(h: &Harness) {
     let (producer, consumer) = h.queue().await;
-    let first = EnqueueOptions::default().dedupe_key("order-1").kind("first").max_attempts(3).encoding("e").expire(9000);
+    let first =
+        EnqueueOptions::default().dedupe_key("order-1").kind("first").max_attempts(3).encoding("e").expire(9000);
     let sent = producer.enqueue_with_options("x", &first).await.unwrap();
     assert_eq!((sent.duplicate, sent.encoding.as_deref()), (false, Some("e")));
     let other = Producer::on(&h.store, "jobs", "host", 7).await.unwrap();
     h.advance(Duration::from_secs(5));
-    let again = async || other.enqueue_with_options("y", &EnqueueOptions::default().dedupe_key("order-1").kind("z")).await.unwrap();
+    let again = async || {
+        other.enqueue_with_options("y", &EnqueueOptions::default().dedupe_key("order-1").kind("z")).await.unwrap()
+    };
     let waiting = again().await;
     assert!(waiting.duplicate);
     assert_eq!(waiting.payload.value().unwrap(), json!("x"));
@@ -214,7 +217,10 @@ pub(crate) async fn every_message_of_a_batch_can_have_its_own_options(h: &Harnes
     let sent = producer.batch_enqueue_each(&batch).await.unwrap();
     let told = |n: usize| sent[n].json::<String>().unwrap();
     assert_eq!((0..7).map(told).collect::<Vec<_>>(), ["plain", "keyed", "delayed", "once", "once", "at", "last"]);
-    assert_eq!(sent.iter().map(|sent| sent.duplicate).collect::<Vec<_>>(), [false, false, false, false, true, false, false]);
+    assert_eq!(
+        sent.iter().map(|sent| sent.duplicate).collect::<Vec<_>>(),
+        [false, false, false, false, true, false, false]
+    );
     assert_eq!((sent[4].id, sent[4].kind.as_deref()), (sent[3].id, Some("first")));
     assert_eq!((sent[1].key.as_deref(), sent[1].reference.as_deref()), (Some("k"), Some("r")));
     assert_eq!((sent[2].vt - now, sent[5].vt - now), (TimeDelta::seconds(60), TimeDelta::seconds(30)));
