@@ -150,6 +150,7 @@ statements! {
     MESSAGE_EXPIRED = pair "message/expired";
     MESSAGE_EXPLAIN = pair "message/explain";
     MESSAGE_EXTEND = pair "message/extend";
+    MESSAGE_FIND = pair "message/find";
     MESSAGE_GET = both "message/get";
     MESSAGE_HELD = pair "message/held";
     MESSAGE_IMPORT = pair "message/import";
@@ -287,6 +288,18 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         "leases",
         include_str!("../sql/migrations/0008_leases.pg.sql"),
         include_str!("../sql/migrations/0008_leases.sqlite.sql"),
+    ),
+    (
+        9,
+        "queue_lanes",
+        include_str!("../sql/migrations/0009_queue_lanes.pg.sql"),
+        include_str!("../sql/migrations/0009_queue_lanes.sqlite.sql"),
+    ),
+    (
+        10,
+        "sql_functions",
+        include_str!("../sql/migrations/0010_sql_functions.pg.sql"),
+        include_str!("../sql/migrations/0010_sql_functions.sqlite.sql"),
     ),
 ];
 

@@ -459,8 +459,8 @@ fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
             let mut least: Vec<(i64, bool, i64)> = Vec::new();
             for (entry, answer) in entries.iter().zip(&answers) {
                 match answer.due_at {
+                    _ if answer.duplicate => {}
                     Some(_) => shared.hub.due(entry.lane),
-                    None if answer.duplicate => {}
                     None => {
                         let (lane, keyed) = (entry.lane, entry.message.key.is_some());
                         match least.iter_mut().rfind(|(known, with, _)| (*known, *with) == (lane, keyed)) {

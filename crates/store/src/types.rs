@@ -123,6 +123,14 @@ impl NewMessage {
     pub fn new(payload: impl Into<Bytes>) -> Self {
         NewMessage { payload: payload.into(), ..NewMessage::default() }
     }
+
+    /// Checks everything that `enqueue` refuses before it writes.
+    ///
+    /// # Errors
+    /// `InvalidInput` with the reason.
+    pub fn check(&self) -> crate::Result<()> {
+        crate::ops::enqueue::check(self)
+    }
 }
 
 /// When something becomes ready.
@@ -135,11 +143,12 @@ pub enum Due {
 }
 
 /// The answer to one enqueued message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enqueued {
     /// Its identity.
     pub id: i64,
-    /// When it was stored; for a duplicate, zero.
+    /// When it was stored. For a duplicate of a message that is finished and not remembered, when its dedupe key was taken,
+    /// unless the queue's dedupe window has changed since.
     pub created_at: Micros,
     /// When it becomes ready, if later.
     pub due_at: Option<Micros>,
@@ -147,6 +156,9 @@ pub struct Enqueued {
     pub expire_at: Option<Micros>,
     /// Whether nothing was stored, because its dedupe key was taken by this id.
     pub duplicate: bool,
+    /// For a duplicate, the message that has its dedupe key, as it is now; of an archived one, `leased_until` is the time of its
+    /// end. None for a message that was stored, and when the first one is finished and not remembered.
+    pub stored: Option<Box<Message>>,
 }
 
 /// A message as it is stored, or as a claim hands it out.
@@ -242,6 +254,11 @@ impl Fence {
     /// Any lease on this message, for faces that do not check ownership.
     pub fn any(id: i64) -> Self {
         Fence { id, attempt: None, worker: None, lane: None, token: None, keep: true }
+    }
+
+    /// The token of the key's lease that it must be under, for callers of the database's own function `complete`.
+    pub fn token(&self) -> Option<i64> {
+        self.token
     }
 
     /// Exactly this lease.

@@ -69,7 +69,7 @@ async fn the_sql_functions_do_what_the_library_does() {
     let taken = task.await.unwrap().remove(0);
     assert_eq!((taken.id, taken.kind.as_deref(), taken.max_attempts), (id, Some("k"), Some(3)));
     let complete = format!("select \"{schema}\".complete($1, $2)");
-    let again = [true, false].map(|expected| (expected, taken.id, taken.attempts as i32));
+    let again = [true, false].map(|expected| (expected, taken.id, taken.attempts));
     for (expected, id, attempt) in again {
         assert_eq!(client.query_one(&complete, &[&id, &attempt]).await.unwrap().get::<_, bool>(0), expected);
     }
@@ -90,6 +90,166 @@ async fn the_sql_functions_do_what_the_library_does() {
     assert_eq!(later.expire_at.unwrap() - later.created_at, 7_200_000_000);
     let error = client.query_one(&format!("select \"{schema}\".enqueue('nope', '')"), &[]).await.unwrap_err();
     assert!(error.as_db_error().unwrap().message().contains("there is no queue named 'nope'"), "{error:?}");
+}
+
+/// Every type that drivers send for a payload resolves to one function, which stores exactly what it was given.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sql_functions_store_payloads_of_every_type_as_they_are() {
+    use tokio_postgres::types::Type;
+    let (store, _, client, schema) = postgres().await;
+    let stored = async |id: i64| {
+        let message = store.message_get(id).await.unwrap().unwrap();
+        (String::from_utf8(message.payload.to_vec()).unwrap(), message.encoding.unwrap_or_default())
+    };
+    let text = "{\"path\":\"C:\\\\dir\", \"quote\": \"\\\"\", \"b\": 1, \"b\": 2, \"é\": \"日本\\u0000\"}";
+    let call = format!("select \"{schema}\".enqueue('jobs', $1)");
+    let text_form = |encoding: &str| (text.to_owned(), encoding.to_owned());
+    // A literal without a type, as psycopg 2 sends it, and a parameter without a type (OID 0), as psycopg 3 and
+    // node-postgres send it, or asyncpg, which asks the server for the type.
+    let literal = format!("select \"{schema}\".enqueue('jobs', '{text}')");
+    assert_eq!(stored(client.query_one(&literal, &[]).await.unwrap().get(0)).await, text_form("text"));
+    let untyped = client.prepare(&call).await.unwrap();
+    assert_eq!(untyped.params(), [Type::TEXT]);
+    assert_eq!(stored(client.query_one(&untyped, &[&text]).await.unwrap().get(0)).await, text_form("text"));
+    // JDBC sends varchar for a String, others text, char or name.
+    for kind in [Type::VARCHAR, Type::TEXT, Type::BPCHAR, Type::UNKNOWN] {
+        let typed = client.prepare_typed(&call, &[kind.clone()]).await.unwrap();
+        let id = client.query_one(&typed, &[&text]).await.unwrap().get(0);
+        assert_eq!(stored(id).await, text_form("text"), "{kind}");
+    }
+    let typed = client.prepare_typed(&call, &[Type::BYTEA]).await.unwrap();
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let id = client.query_one(&typed, &[&every_byte]).await.unwrap().get(0);
+    let message = store.message_get(id).await.unwrap().unwrap();
+    assert_eq!((&message.payload[..], message.encoding), (&every_byte[..], None));
+    // A json value keeps its text; a jsonb value has the text that PostgreSQL gives it.
+    let cast = |kind: &str| format!("select \"{schema}\".enqueue('jobs', $1::text::{kind}, encoding => $2)");
+    let none = None::<&str>;
+    let id = client.query_one(&cast("json"), &[&text, &none]).await.unwrap().get(0);
+    assert_eq!(stored(id).await, text_form("json"));
+    let id = client.query_one(&cast("jsonb"), &[&"{\"b\": 1,\"a\":2.10, \"b\":3}", &none]).await.unwrap().get(0);
+    assert_eq!(stored(id).await, ("{\"a\": 2.10, \"b\": 3}".to_owned(), "json".to_owned()));
+    let id = client.query_one(&cast("jsonb"), &[&"[]", &Some("mine")]).await.unwrap().get(0);
+    assert_eq!(stored(id).await, ("[]".to_owned(), "mine".to_owned()));
+    for kind in [Type::JSON, Type::JSONB] {
+        assert_eq!(client.prepare_typed(&call, &[kind.clone()]).await.unwrap().params(), [kind]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sql_functions_take_every_option_by_name_and_by_place() {
+    let (store, queue, client, schema) = postgres().await;
+    let get = async |arguments: &str| {
+        let call = format!("select \"{schema}\".enqueue({arguments})");
+        let id: i64 =
+            client.query_one(&call, &[]).await.unwrap_or_else(|error| panic!("{arguments}: {error:?}")).get(0);
+        store.message_get(id).await.unwrap().unwrap()
+    };
+    for payload in ["'x'", "'x'::bytea", "'[1]'::json", "'[1]'::jsonb"] {
+        let arguments = format!(
+            "queue => 'jobs', payload => {payload}, key => 'k', dedupe_key => 'd {}', at => '2100-01-01 00:00:00Z', \
+             expire => '1 hour', max_attempts => 7, kind => 'mail', encoding => 'e', reference => 'r', announce => false",
+            payload.replace('\'', "")
+        );
+        let named = get(&arguments).await;
+        assert_eq!(
+            (named.key.as_deref(), named.kind.as_deref(), named.max_attempts),
+            (Some("k"), Some("mail"), Some(7))
+        );
+        assert_eq!((named.encoding.as_deref(), named.reference.as_deref()), (Some("e"), Some("r")));
+        assert_eq!(named.due_at, Some(4_102_444_800_000_000));
+        assert_eq!(named.expire_at, Some(4_102_444_800_000_000 + 3_600_000_000));
+        // In the order of the first version, with `due`, which is the older name of `at`.
+        let placed =
+            get(&format!("'jobs', {payload}, 'k', null, '2100-01-01Z', null, 3, '1 hour', 'kind', 'e', 'r', true"))
+                .await;
+        assert_eq!((placed.due_at, placed.max_attempts, placed.kind.as_deref()), (named.due_at, Some(3), Some("kind")));
+        assert_eq!(get(&format!("'jobs', {payload}, delay => '0'")).await.due_at, None, "no delay is at once");
+    }
+    // What the library refuses is refused here too, and nothing is stored.
+    let before: u64 = lane_counts(&store, &queue).await;
+    for (option, reason) in [
+        ("delay => '1 s', at => now()", "more than one of delay, at and due"),
+        ("delay => '-1 s'", "the delay is negative"),
+        ("expire => '0 s'", "the expiry is not positive"),
+        ("max_attempts => 0", "max_attempts is not between"),
+        ("key => ''", "the key does not have between 1 and 1024 bytes"),
+        ("dedupe_key => repeat('x', 1025)", "the dedupe key does not have between"),
+    ] {
+        let error =
+            client.query_one(&format!("select \"{schema}\".enqueue('jobs', 'x', {option})"), &[]).await.unwrap_err();
+        assert!(error.as_db_error().unwrap().message().contains(reason), "{option}: {error:?}");
+    }
+    assert_eq!(lane_counts(&store, &queue).await, before);
+}
+
+async fn lane_counts(store: &Store, queue: &Queue) -> u64 {
+    let mut count = 0;
+    for lane in &queue.lanes {
+        let stats = store.lane_stats(*lane).await.unwrap();
+        count += stats.ready + stats.leased + stats.scheduled;
+    }
+    count
+}
+
+/// Which lanes there are is what the rows of `lane` say, not the number of partitions that the queue was asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sql_functions_use_the_lanes_that_exist() {
+    let (store, queue, client, schema) = postgres().await;
+    for requested in [1, 32] {
+        client.execute(&format!("update \"{schema}\".queue set partitions = {requested}"), &[]).await.unwrap();
+        for n in 0..20 {
+            let call = format!("select \"{schema}\".enqueue('jobs', 'x', key => $1)");
+            let key = (n > 4).then(|| format!("key {n}"));
+            let id: i64 = client.query_one(&call, &[&key]).await.unwrap().get(0);
+            let lane = store.message_get(id).await.unwrap().unwrap().lane;
+            assert!(queue.lanes.contains(&lane));
+            if key.is_some() {
+                let message = NewMessage { key, ..NewMessage::new("y") };
+                let id = store.enqueue(&queue, None, vec![message]).await.unwrap()[0].id;
+                assert_eq!(store.message_get(id).await.unwrap().unwrap().lane, lane);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn complete_in_sql_takes_integers_of_every_type() {
+    use tokio_postgres::types::Type;
+    let (store, queue, client, schema) = postgres().await;
+    let call = format!("select \"{schema}\".complete($1, $2)");
+    for (id_type, attempt_type) in [
+        (Type::UNKNOWN, Type::UNKNOWN),
+        (Type::INT8, Type::INT8),
+        (Type::INT8, Type::INT4),
+        (Type::INT4, Type::INT2),
+        (Type::INT2, Type::INT2),
+        (Type::INT8, Type::UNKNOWN),
+    ] {
+        store.enqueue(&queue, None, vec![NewMessage::new("x")]).await.unwrap();
+        let id = store.claim(Claim::from_queue(&queue, 1)).await.unwrap().remove(0).id;
+        let (id, attempt) = (number(&id_type, id), number(&attempt_type, 1));
+        let typed = client.prepare_typed(&call, &[id_type.clone(), attempt_type.clone()]).await.unwrap();
+        for expected in [true, false] {
+            let row = client.query_one(&typed, &[id.as_ref(), attempt.as_ref()]).await;
+            assert_eq!(row.unwrap().get::<_, bool>(0), expected, "{id_type} {attempt_type}");
+        }
+    }
+    store.enqueue(&queue, None, vec![NewMessage::new("x")]).await.unwrap();
+    let id = store.claim(Claim::from_queue(&queue, 1)).await.unwrap().remove(0).id;
+    for (arguments, expected) in [("2", false), ("1, worker => 99", false), ("1, token => 99", false), ("1", true)] {
+        let literal = format!("select \"{schema}\".complete({id}, {arguments})");
+        assert_eq!(client.query_one(&literal, &[]).await.unwrap().get::<_, bool>(0), expected, "{arguments}");
+    }
+}
+
+fn number(of: &tokio_postgres::types::Type, number: i64) -> Box<dyn tokio_postgres::types::ToSql + Sync> {
+    use tokio_postgres::types::Type;
+    match *of {
+        Type::INT2 => Box::new(i16::try_from(number).unwrap()),
+        Type::INT4 => Box::new(i32::try_from(number).unwrap()),
+        _ => Box::new(number),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -42,6 +42,29 @@
 //! - [`MessageQueue`]: messages of one routing key together, in order, one holder at a time.
 //! - [`Store`]: the connection that they share, and the tables behind it.
 //!
+//! # SQL, from any language
+//!
+//! On PostgreSQL `select tenure.enqueue('mail', 'hello')` and `select tenure.complete(id, attempt)` do the same in any
+//! transaction of any driver; the guide's chapter on the library lists their arguments. `enqueue` says `text` or `json` in
+//! [`encoding`](QueueMessage::encoding) unless the caller does.
+//!
+//! # Features, and the crates whose types are in this API
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `sqlite` (default) | SQLite, compiled in; `enqueue_in_sqlite` and `complete_in_sqlite` for transactions of `rusqlite` |
+//! | `turso` | the embedded Turso engine |
+//! | `sqlx` | `enqueue_in_sqlx` and `complete_in_sqlx` for transactions of `sqlx` 0.9 on PostgreSQL |
+//!
+//! A transaction or a time must come from the same version of its crate as this library uses, so these crates are re-exported:
+//! [`tokio_postgres`], [`rusqlite`], [`sqlx_postgres`] (its `PgConnection` is the one of `sqlx` 0.9), [`chrono`], [`bytes`],
+//! [`serde_json`] and [`tokio_util`]. A program that depends on one of them itself can use its own, if the versions agree.
+//!
+//! ```
+//! use tenure::chrono::{TimeDelta, Utc};
+//! let tomorrow = tenure::EnqueueOptions::default().at(Utc::now() + TimeDelta::days(1));
+//! ```
+//!
 //! # What it tells
 //!
 //! Every verb is a `tracing` span and counts in `metrics`: `tenure_operations_total`, `tenure_operation_seconds` and
@@ -68,6 +91,23 @@ mod tables;
 mod types;
 mod verb;
 mod worker;
+
+/// Payloads of bytes: [`Payload::bytes`], [`Producer::enqueue_bytes`].
+pub use bytes;
+/// Times: [`EnqueueOptions::at`], [`QueueMessage::vt`], [`Span`].
+pub use chrono;
+/// Transactions on SQLite files: [`Producer::enqueue_in_sqlite`], [`Consumer::complete_in_sqlite`].
+#[cfg(feature = "sqlite")]
+pub use rusqlite;
+/// Payloads as JSON values, and why one is not JSON: [`Payload::value`], [`Error::Serialization`].
+pub use serde_json;
+/// Transactions of sqlx on PostgreSQL: [`Producer::enqueue_in_sqlx`], [`Consumer::complete_in_sqlx`].
+#[cfg(feature = "sqlx")]
+pub use sqlx_postgres;
+/// Transactions on PostgreSQL: [`Producer::enqueue_in_postgres`], [`Consumer::complete_in_postgres`].
+pub use tokio_postgres;
+/// The token by which a handler learns that its lease is lost: [`Delivery::lease_lost`].
+pub use tokio_util;
 
 pub use admin::Admin;
 pub use config::Config;

@@ -10,20 +10,22 @@ use crate::error::{Error, Result};
 use crate::observe::Observer;
 use crate::payload::{Payload, PayloadValidator};
 use crate::store::Store;
-use crate::types::{InTransaction, QueueMessage, Span, WorkerStatus, time};
+use crate::types::{QueueMessage, Span, WorkerStatus};
 use crate::worker::Worker;
 
 /// What can be said about a message besides its payload.
 ///
 /// ```
 /// use tenure::EnqueueOptions;
-/// let options = EnqueueOptions { dedupe_key: Some("order-4711".into()), ..EnqueueOptions::default() }.delay(30);
+/// let options = EnqueueOptions::default().key("customer-7").dedupe_key("order-4711").delay(30).max_attempts(3);
+/// assert_eq!(options.dedupe_key.as_deref(), Some("order-4711"));
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct EnqueueOptions {
     /// Messages of one key are delivered together, in order, to one consumer at a time.
     pub key: Option<String>,
-    /// A second enqueue with the same dedupe key stores nothing and answers with the first one's id.
+    /// A second enqueue with the same dedupe key stores nothing and answers with the first message, marked as
+    /// [`duplicate`](QueueMessage::duplicate).
     pub dedupe_key: Option<String>,
     /// Visible only after this long; zero: at once.
     pub delay: Option<Span>,
@@ -35,6 +37,8 @@ pub struct EnqueueOptions {
     pub max_attempts: Option<u32>,
     /// What it is for.
     pub kind: Option<String>,
+    /// How the payload is encoded, in the producer's words. None is read or checked.
+    pub encoding: Option<String>,
     /// Anything else that the consumer should see.
     pub reference: Option<String>,
 }
@@ -54,6 +58,55 @@ impl EnqueueOptions {
         self
     }
 
+    /// Sets the dedupe key.
+    #[must_use]
+    pub fn dedupe_key(mut self, key: impl Into<String>) -> Self {
+        self.dedupe_key = Some(key.into());
+        self
+    }
+
+    /// Sets the time from which on it is visible.
+    #[must_use]
+    pub fn at(mut self, at: DateTime<Utc>) -> Self {
+        self.at = Some(at);
+        self
+    }
+
+    /// Sets how long it may live once it is visible.
+    #[must_use]
+    pub fn expire(mut self, expire: impl Into<Span>) -> Self {
+        self.expire = Some(expire.into());
+        self
+    }
+
+    /// Sets how often it may be delivered.
+    #[must_use]
+    pub fn max_attempts(mut self, limit: u32) -> Self {
+        self.max_attempts = Some(limit);
+        self
+    }
+
+    /// Sets what it is for.
+    #[must_use]
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
+        self
+    }
+
+    /// Sets how the payload is encoded.
+    #[must_use]
+    pub fn encoding(mut self, encoding: impl Into<String>) -> Self {
+        self.encoding = Some(encoding.into());
+        self
+    }
+
+    /// Sets anything else that the consumer should see.
+    #[must_use]
+    pub fn reference(mut self, reference: impl Into<String>) -> Self {
+        self.reference = Some(reference.into());
+        self
+    }
+
     fn message(&self, payload: Payload, producer: i64) -> Result<NewMessage> {
         let delay = self.delay.map(|delay| delay.get("the delay")).transpose()?;
         let due = match (self.at, delay) {
@@ -70,7 +123,7 @@ impl EnqueueOptions {
             expire: self.expire.map(|expire| expire.positive("the expiry")).transpose()?,
             max_attempts: self.max_attempts,
             kind: self.kind.clone(),
-            encoding: None,
+            encoding: self.encoding.clone(),
             reference: self.reference.clone(),
             producer: Some(producer),
         })
@@ -155,7 +208,7 @@ impl Producer {
     /// # Errors
     /// As [`enqueue`](Producer::enqueue).
     pub async fn enqueue_at<T: Serialize + ?Sized>(&self, payload: &T, at: DateTime<Utc>) -> Result<QueueMessage> {
-        self.enqueue_with_options(payload, &EnqueueOptions { at: Some(at), ..EnqueueOptions::default() }).await
+        self.enqueue_with_options(payload, &EnqueueOptions::default().at(at)).await
     }
 
     /// Enqueues a payload with options.
@@ -200,6 +253,40 @@ impl Producer {
         self.put("batch_enqueue", self.batch(payloads, options)?).await
     }
 
+    /// Enqueues many payloads as JSON, each with options of its own, all or none; the answers are in their order. However many
+    /// they are, they are one act: one statement, or one short transaction if there are dedupe keys or delays among them.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> tenure::Result<()> {
+    /// # use tenure::*;
+    /// # let store = Store::connect(":memory:").await?;
+    /// # store.install().await?;
+    /// # Admin::on(&store).create_queue("mail").await?;
+    /// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+    /// let options = EnqueueOptions::default();
+    /// let sent = producer
+    ///     .batch_enqueue_each(&[
+    ///         ("welcome", options.clone().key("ada").dedupe_key("welcome-ada")),
+    ///         ("a reminder", options.clone().key("ada").delay(3600)),
+    ///         ("welcome", options.key("bob").dedupe_key("welcome-bob")),
+    ///     ])
+    ///     .await?;
+    /// assert_eq!((sent[0].key.as_deref(), sent[2].key.as_deref()), (Some("ada"), Some("bob")));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`batch_enqueue`](Producer::batch_enqueue), and `ValidationFailed` for options that cannot be right; the error names
+    /// the index, and nothing was stored.
+    pub async fn batch_enqueue_each<T: Serialize>(
+        &self,
+        messages: &[(T, EnqueueOptions)],
+    ) -> Result<Vec<QueueMessage>> {
+        self.put("batch_enqueue", self.each(messages)?).await
+    }
+
     /// Enqueues inside a transaction of the caller's on the same PostgreSQL database. Rollback leaves nothing; consumers
     /// hear of the message when it commits.
     ///
@@ -211,7 +298,26 @@ impl Producer {
         payloads: &[T],
         options: &EnqueueOptions,
     ) -> Result<Vec<QueueMessage>> {
-        let messages = self.batch(payloads, options)?;
+        self.put_in_postgres(transaction, self.batch(payloads, options)?).await
+    }
+
+    /// The same with options of its own for each payload: see [`batch_enqueue_each`](Producer::batch_enqueue_each).
+    ///
+    /// # Errors
+    /// As [`batch_enqueue_each`](Producer::batch_enqueue_each); `UnsupportedDsn` when this producer's store is not PostgreSQL.
+    pub async fn enqueue_each_in_postgres<T: Serialize>(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        messages: &[(T, EnqueueOptions)],
+    ) -> Result<Vec<QueueMessage>> {
+        self.put_in_postgres(transaction, self.each(messages)?).await
+    }
+
+    async fn put_in_postgres(
+        &self,
+        transaction: &tokio_postgres::Transaction<'_>,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<QueueMessage>> {
         let act =
             async { Ok(self.store.kernel.enqueue_in_postgres(transaction, &self.queue, messages.clone()).await?) };
         let enqueued = self.observer.watch("enqueue_in_transaction", act).await?;
@@ -229,7 +335,29 @@ impl Producer {
         payloads: &[T],
         options: &EnqueueOptions,
     ) -> Result<Vec<QueueMessage>> {
-        let messages = self.batch(payloads, options)?;
+        self.put_in_sqlite(transaction, self.batch(payloads, options)?)
+    }
+
+    /// The same with options of its own for each payload: see [`batch_enqueue_each`](Producer::batch_enqueue_each).
+    ///
+    /// # Errors
+    /// As [`batch_enqueue_each`](Producer::batch_enqueue_each); `UnsupportedDsn` when this producer's store is not a SQLite
+    /// file.
+    #[cfg(feature = "sqlite")]
+    pub fn enqueue_each_in_sqlite<T: Serialize>(
+        &self,
+        transaction: &rusqlite::Transaction<'_>,
+        messages: &[(T, EnqueueOptions)],
+    ) -> Result<Vec<QueueMessage>> {
+        self.put_in_sqlite(transaction, self.each(messages)?)
+    }
+
+    #[cfg(feature = "sqlite")]
+    fn put_in_sqlite(
+        &self,
+        transaction: &rusqlite::Transaction<'_>,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<QueueMessage>> {
         let enqueued = self.store.kernel.enqueue_in_sqlite(transaction, &self.queue, messages.clone())?;
         Ok(self.answers(messages, enqueued))
     }
@@ -293,9 +421,35 @@ impl Producer {
         &self.store
     }
 
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn queue_id(&self) -> i64 {
+        self.queue.id
+    }
+
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
     pub(crate) fn batch<T: Serialize>(&self, payloads: &[T], options: &EnqueueOptions) -> Result<Vec<NewMessage>> {
         self.worker.check()?;
         payloads.iter().enumerate().map(|(index, payload)| self.json(index, payload, options)).collect()
+    }
+
+    pub(crate) fn each<T: Serialize>(&self, messages: &[(T, EnqueueOptions)]) -> Result<Vec<NewMessage>> {
+        self.worker.check()?;
+        let one = |(index, (payload, options)): (usize, &(T, EnqueueOptions))| {
+            let message = self.json(index, payload, options);
+            let checked = message.and_then(|message| message.check().map(|()| message).map_err(Error::from));
+            checked.map_err(|error| match error {
+                // An error about the payload names its index already.
+                Error::ValidationFailed { reason } if !reason.starts_with("payload ") => {
+                    Error::invalid(format!("message {index}: {reason}"))
+                }
+                error => error,
+            })
+        };
+        messages.iter().enumerate().map(one).collect()
     }
 
     async fn put(&self, operation: &'static str, messages: Vec<NewMessage>) -> Result<Vec<QueueMessage>> {
@@ -311,25 +465,7 @@ impl Producer {
 
     /// What was stored, from the write's own answer.
     fn answers(&self, messages: Vec<NewMessage>, enqueued: Vec<tenure_store::Enqueued>) -> Vec<QueueMessage> {
-        let answer = |(message, enqueued): (NewMessage, tenure_store::Enqueued)| QueueMessage {
-            id: enqueued.id,
-            queue_id: self.queue.id,
-            payload: Payload::bytes(message.payload),
-            vt: time(enqueued.due_at.unwrap_or(enqueued.created_at)),
-            enqueued_at: time(enqueued.created_at),
-            read_ct: 0,
-            dequeued_at: None,
-            producer_worker_id: message.producer,
-            consumer_worker_id: None,
-            expires_at: enqueued.expire_at.map(time),
-            max_read_ct: message.max_attempts.map(i64::from),
-            key: message.key,
-            kind: message.kind,
-            reference: message.reference,
-            duplicate: enqueued.duplicate,
-            fence: None,
-            in_transaction: InTransaction::default(),
-        };
-        messages.into_iter().zip(enqueued).map(answer).collect()
+        let pairs = messages.into_iter().zip(enqueued);
+        pairs.map(|(message, enqueued)| QueueMessage::enqueued(self.queue.id, message, enqueued)).collect()
     }
 }

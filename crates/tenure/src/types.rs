@@ -139,7 +139,7 @@ pub struct QueueMessage {
     pub payload: Payload,
     /// When it is, or will be, visible to consumers.
     pub vt: DateTime<Utc>,
-    /// When it was enqueued; for a duplicate, the beginning of time.
+    /// When it was enqueued.
     pub enqueued_at: DateTime<Utc>,
     /// How often it was delivered.
     pub read_ct: i32,
@@ -157,9 +157,14 @@ pub struct QueueMessage {
     pub key: Option<String>,
     /// What it is for, in the producer's words.
     pub kind: Option<String>,
+    /// How the payload is encoded, in the producer's words; [SQL](crate#sql-from-any-language) says `text` or `json`.
+    pub encoding: Option<String>,
     /// Anything else the producer wanted to see again.
     pub reference: Option<String>,
-    /// Whether an enqueue stored nothing, because its dedupe key was already taken by this id.
+    /// Whether an enqueue stored nothing, because this message has its dedupe key. All fields are then those of the stored
+    /// message as it is now: waiting, leased, or finished and in the archive, where `vt` is the time of its end. A message
+    /// that is finished and not remembered has its `id` and `enqueued_at` (exact unless the queue's dedupe window was changed
+    /// meanwhile), an empty payload, and none of the rest.
     pub duplicate: bool,
     /// What proves the lease; none when it is not leased.
     pub(crate) fence: Option<Fence>,
@@ -218,7 +223,36 @@ impl QueueMessage {
             payload: Payload::bytes(message.payload),
             key: message.key,
             kind: message.kind,
+            encoding: message.encoding,
             reference: message.reference,
+        }
+    }
+
+    /// The answer to an enqueue: the message itself, or the stored one whose duplicate it is.
+    pub(crate) fn enqueued(queue_id: i64, message: tenure_store::NewMessage, enqueued: tenure_store::Enqueued) -> Self {
+        if let Some(stored) = enqueued.stored {
+            return QueueMessage { duplicate: true, ..Self::stored(queue_id, *stored) };
+        }
+        let message = if enqueued.duplicate { tenure_store::NewMessage::default() } else { message };
+        QueueMessage {
+            id: enqueued.id,
+            queue_id,
+            payload: Payload::bytes(message.payload),
+            vt: time(enqueued.due_at.unwrap_or(enqueued.created_at)),
+            enqueued_at: time(enqueued.created_at),
+            read_ct: 0,
+            dequeued_at: None,
+            producer_worker_id: message.producer,
+            consumer_worker_id: None,
+            expires_at: enqueued.expire_at.map(time),
+            max_read_ct: message.max_attempts.map(i64::from),
+            key: message.key,
+            kind: message.kind,
+            encoding: message.encoding,
+            reference: message.reference,
+            duplicate: enqueued.duplicate,
+            fence: None,
+            in_transaction: InTransaction::default(),
         }
     }
 

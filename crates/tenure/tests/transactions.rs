@@ -83,14 +83,15 @@ async fn work_and_message_are_one_transaction_through_sqlx() {
     for commit in [false, true] {
         let mut transaction = connection.begin().await.unwrap();
         let options = EnqueueOptions { reference: Some("r".into()), ..EnqueueOptions::default() };
-        let ids = producer.enqueue_in_sqlx(&mut transaction, &["a"], &options).await.unwrap();
+        let sent = producer.enqueue_in_sqlx(&mut transaction, &["a"], &options).await.unwrap();
         let later = EnqueueOptions::default().delay(3600);
         producer.enqueue_in_sqlx(&mut transaction, &["later"], &later).await.unwrap();
-        assert_eq!(ids.len(), 1);
+        assert_eq!((sent.len(), sent[0].json::<String>().unwrap().as_str()), (1, "a"));
         if commit { transaction.commit().await.unwrap() } else { transaction.rollback().await.unwrap() }
     }
     let taken = consumer.dequeue().await.unwrap();
     assert_eq!((taken.len(), taken[0].reference.as_deref()), (1, Some("r")));
+    assert_eq!(taken[0].producer_worker_id, Some(producer.worker_id()));
     let mut transaction = connection.begin().await.unwrap();
     consumer.complete_in_sqlx(&mut transaction, &taken[0]).await.unwrap();
     transaction.commit().await.unwrap();
@@ -100,6 +101,159 @@ async fn work_and_message_are_one_transaction_through_sqlx() {
     transaction.rollback().await.unwrap();
     let metrics = Admin::on(&store).get_queue_metrics("jobs").await.unwrap();
     assert_eq!((metrics.total_messages, metrics.delayed_messages), (1, 1));
+}
+
+/// Options of each kind, with a duplicate of a stored message and one inside the batch.
+fn mixed() -> Vec<(String, EnqueueOptions)> {
+    let options = EnqueueOptions::default();
+    let at = chrono::DateTime::from_timestamp(4_102_444_800, 0).unwrap();
+    [
+        options.clone(),
+        options.clone().key("k").reference("r").encoding("e"),
+        options.clone().delay(60).kind("kind"),
+        options.clone().dedupe_key("stored"),
+        options.clone().dedupe_key("twin").max_attempts(2).expire(60),
+        options.clone().dedupe_key("twin"),
+        options.clone().at(at).expire(10),
+        options.dedupe_key("forgotten"),
+    ]
+    .into_iter()
+    .enumerate()
+    .map(|(n, options)| (format!("payload {n}"), options))
+    .collect()
+}
+
+/// One message that lives and one that is gone, under the dedupe keys of [`mixed`].
+async fn prepare(producer: &Producer, consumer: &Consumer) -> [i64; 2] {
+    let once = |key: &str| EnqueueOptions::default().dedupe_key(key);
+    let gone = producer.enqueue_with_options("gone", &once("forgotten")).await.unwrap();
+    assert!(consumer.delete(&consumer.dequeue().await.unwrap()[0]).await.unwrap());
+    let options = once("stored").kind("old").reference("r").max_attempts(9);
+    [producer.enqueue_with_options("old", &options).await.unwrap().id, gone.id]
+}
+
+async fn check_mixed(store: &Store, sent: &[tenure::QueueMessage], [stored, gone]: [i64; 2], worker: i64) {
+    let duplicates: Vec<bool> = sent.iter().map(|sent| sent.duplicate).collect();
+    assert_eq!(duplicates, [false, false, false, true, false, true, false, true]);
+    assert_eq!((sent[3].id, sent[5].id, sent[7].id), (stored, sent[4].id, gone));
+    assert_eq!((sent[7].payload.as_bytes(), sent[7].enqueued_at.timestamp() > 1_000_000_000), (&b""[..], true));
+    for (n, sent) in sent[..7].iter().enumerate() {
+        let mut found = store.messages().get(sent.id).await.unwrap();
+        assert_eq!(found.producer_worker_id, Some(worker));
+        found.duplicate = sent.duplicate;
+        assert_eq!(*sent, found, "message {n}");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_of_different_options_in_a_transaction_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let store = Store::connect(&path.display().to_string()).await.unwrap();
+    let (producer, consumer) = queue(&store).await;
+    let ids = prepare(&producer, &consumer).await;
+    let mut app = rusqlite::Connection::open(&path).unwrap();
+    let transaction = app.transaction().unwrap();
+    let sent = producer.enqueue_each_in_sqlite(&transaction, &mixed()).unwrap();
+    transaction.commit().unwrap();
+    check_mixed(&store, &sent, ids, producer.worker_id()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_of_different_options_in_a_transaction_on_postgres() {
+    let store = Store::connect(&format!("{}?schema=each_{}", dsn(), std::process::id())).await.unwrap();
+    let (producer, consumer) = queue(&store).await;
+    let ids = prepare(&producer, &consumer).await;
+    let (mut client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let transaction = client.transaction().await.unwrap();
+    let sent = producer.enqueue_each_in_postgres(&transaction, &mixed()).await.unwrap();
+    // A message of the transaction itself is found, which no other connection can see.
+    let own = EnqueueOptions::default().dedupe_key("own");
+    let own = [("own", own.clone()), ("other", own)];
+    producer.enqueue_each_in_postgres(&transaction, &own[..1]).await.unwrap();
+    let again = producer.enqueue_each_in_postgres(&transaction, &own[1..]).await.unwrap();
+    assert_eq!((again[0].duplicate, again[0].json::<String>().unwrap().as_str()), (true, "own"));
+    transaction.commit().await.unwrap();
+    check_mixed(&store, &sent, ids, producer.worker_id()).await;
+}
+
+#[cfg(feature = "sqlx")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_of_different_options_in_a_transaction_through_sqlx() {
+    use sqlx_core::connection::Connection as _;
+    let store = Store::connect(&format!("{}?schema=each_sqlx_{}", dsn(), std::process::id())).await.unwrap();
+    store.install().await.unwrap();
+    let settings = tenure::Settings { partitions: 4, ..tenure::Settings::default() };
+    Admin::on(&store).create_queue_with("jobs", settings).await.unwrap();
+    let producer = Producer::on(&store, "jobs", "host", 1).await.unwrap();
+    let consumer = Consumer::on(&store, "jobs", "host", 2).await.unwrap();
+    let ids = prepare(&producer, &consumer).await;
+    let mut connection = sqlx_postgres::PgConnection::connect(&dsn()).await.unwrap();
+    for commit in [false, true] {
+        let mut transaction = connection.begin().await.unwrap();
+        let sent = producer.enqueue_each_in_sqlx(&mut transaction, &mixed()).await.unwrap();
+        if !commit {
+            transaction.rollback().await.unwrap();
+            continue;
+        }
+        transaction.commit().await.unwrap();
+        check_mixed(&store, &sent, ids, producer.worker_id()).await;
+    }
+    assert!(producer.enqueue_each_in_sqlx::<u8>(&mut connection, &[]).await.unwrap().is_empty());
+    // Messages without a key stay together, in their order; a key has its own lane, the same as everywhere.
+    let numbers: Vec<u32> = (0..1000).collect();
+    let sent = producer.enqueue_in_sqlx(&mut connection, &numbers, &EnqueueOptions::default()).await.unwrap();
+    assert!(sent.windows(2).all(|pair| pair[0].id < pair[1].id));
+    let taken = consumer.dequeue_with_options(2000, 60).await.unwrap();
+    let back: Vec<u32> = taken.iter().filter_map(|message| message.json().ok()).collect();
+    assert!(back == numbers, "{} came back, or in another order", back.len());
+    let bad = EnqueueOptions::default().key("");
+    let error = producer.enqueue_in_sqlx(&mut connection, &[1], &bad).await.unwrap_err();
+    assert!(matches!(error, Error::ValidationFailed { .. }), "{error:?}");
+}
+
+/// A message of a key is completed under its own lease and its key's, by the consumer that holds both.
+#[cfg(feature = "sqlx")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a_key_is_completed_through_sqlx_by_its_holder_alone() {
+    use sqlx_core::connection::Connection as _;
+    let store = Store::connect(&format!("{}?schema=keyed_sqlx_{}", dsn(), std::process::id())).await.unwrap();
+    let (producer, consumer) = queue(&store).await;
+    let other = Consumer::on(&store, "jobs", "host", 3).await.unwrap();
+    let mut connection = sqlx_postgres::PgConnection::connect(&dsn()).await.unwrap();
+    producer.enqueue_in_sqlx(&mut connection, &["x"], &EnqueueOptions::default()).await.unwrap();
+    let taken = consumer.dequeue().await.unwrap().remove(0);
+    let error = other.complete_in_sqlx(&mut connection, &taken).await.unwrap_err();
+    assert!(matches!(error, Error::LeaseLost { .. }), "a lease of another consumer: {error:?}");
+    producer.enqueue_in_sqlx(&mut connection, &["keyed"], &EnqueueOptions::default().key("k")).await.unwrap();
+    let consumer = std::sync::Arc::new(consumer);
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let shared = std::sync::Arc::new(tokio::sync::Mutex::new((connection, Some(stop))));
+    let handler = {
+        let consumer = consumer.clone();
+        move |delivery: tenure::Delivery| {
+            let (consumer, shared) = (consumer.clone(), shared.clone());
+            async move {
+                let (connection, stop) = &mut *shared.lock().await;
+                let first = consumer.complete_in_sqlx(connection, &delivery).await;
+                let second = consumer.complete_in_sqlx(connection, &delivery).await;
+                if let Some(stop) = stop.take() {
+                    drop(stop.send((delivery.key.clone(), first, second)));
+                }
+                Ok::<(), Error>(())
+            }
+        }
+    };
+    let mut seen = None;
+    let until = async { seen = stopped.await.ok() };
+    consumer.run(handler).until(until).await.unwrap();
+    let (key, first, second) = seen.unwrap();
+    assert_eq!(key.as_deref(), Some("k"));
+    assert!(first.is_ok(), "{first:?}");
+    assert!(matches!(second, Err(Error::LeaseLost { .. })), "{second:?}");
+    let metrics = Admin::on(&store).get_queue_metrics("jobs").await.unwrap();
+    assert_eq!(metrics.total_messages, 1, "the one that the first consumer still holds");
 }
 
 #[tokio::test(flavor = "multi_thread")]

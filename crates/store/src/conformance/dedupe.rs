@@ -75,6 +75,52 @@ pub async fn twins_in_one_batch_share_one_message(h: &Harness) {
     assert_eq!(payloads(&h.take(&queue, 9).await), ["6"]);
 }
 
+pub async fn a_duplicate_is_answered_with_the_stored_message(h: &Harness) {
+    let queue = h.queue_with(Settings { retain_dead: Some(Duration::from_secs(3600)), ..Settings::default() }).await;
+    let message = NewMessage { kind: Some("first".into()), reference: Some("r".into()), ..once("a", "1") };
+    let first = h.put_message(&queue, message).await;
+    h.advance(1000);
+    let again = async || h.put_message(&queue, once("a", "2")).await;
+    let ready = again().await;
+    assert_eq!((ready.id, ready.created_at, ready.duplicate), (first.id, first.created_at, true));
+    let stored = ready.stored.unwrap();
+    assert_eq!((&stored.payload[..], stored.kind.as_deref(), stored.attempts), (&b"1"[..], Some("first"), 0));
+    // Leased, and moved to the tail, which gives it another position.
+    let taken = h.take_one(&queue).await;
+    let leased = again().await.stored.unwrap();
+    assert_eq!((leased.attempts, leased.leased_until, leased.leased_at), (1, taken.leased_until, taken.leased_at));
+    h.store.retry(&[taken.fence()], None, crate::Place::Tail).await.unwrap();
+    let moved = again().await.stored.unwrap();
+    assert_eq!((moved.identity(), moved.leased_until, moved.reference.as_deref()), (first.id, 0, Some("r")));
+    // Scheduled.
+    let soon = Due::In(Duration::from_secs(100));
+    h.store.retry(&[h.take_one(&queue).await.fence()], Some(soon), crate::Place::Tail).await.unwrap();
+    let scheduled = again().await;
+    assert_eq!(scheduled.due_at, scheduled.stored.unwrap().due_at);
+    assert!(scheduled.due_at.unwrap() > first.created_at + 100_000_000);
+    // Dead, in the archive.
+    h.advance(200_000);
+    h.store.bury(&[h.take_one(&queue).await.fence()], "why").await.unwrap();
+    let dead = again().await.stored.unwrap();
+    assert_eq!((dead.identity(), dead.reason.as_deref(), &dead.payload[..]), (first.id, Some("why"), &b"1"[..]));
+    assert_eq!(dead.leased_until, h.store.now().await.unwrap(), "the time of its end");
+}
+
+pub async fn a_duplicate_of_a_forgotten_message_has_its_id_and_time(h: &Harness) {
+    let queue = h.queue().await;
+    let first = h.put_message(&queue, once("a", "1")).await;
+    h.complete(h.take_one(&queue).await.fence()).await;
+    h.advance(5000);
+    let batch = vec![once("a", "2"), once("b", "3"), once("b", "4"), once("a", "5")];
+    let answers = h.store.enqueue(&queue, None, batch).await.unwrap();
+    for answer in [&answers[0], &answers[3]] {
+        assert_eq!((answer.id, answer.created_at, answer.stored.is_none()), (first.id, first.created_at, true));
+    }
+    assert_eq!(answers.iter().map(|answer| answer.duplicate).collect::<Vec<_>>(), [true, false, true, true]);
+    assert_eq!(&answers[2].stored.as_ref().unwrap().payload[..], b"3");
+    assert!(answers[1].stored.is_none());
+}
+
 pub async fn keys_of_different_queues_do_not_meet(h: &Harness) {
     let jobs = h.queue().await;
     let mail = h.store.queue_create("mail", Settings::default()).await.unwrap();

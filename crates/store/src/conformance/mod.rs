@@ -56,7 +56,7 @@ impl Harness {
     }
 
     pub async fn put_message(&self, queue: &Queue, message: NewMessage) -> Enqueued {
-        self.store.enqueue(queue, None, vec![message]).await.unwrap()[0]
+        self.store.enqueue(queue, None, vec![message]).await.unwrap().remove(0)
     }
 
     pub async fn take(&self, queue: &Queue, limit: usize) -> Vec<Message> {
@@ -139,6 +139,8 @@ cases! { $
         a_living_message_keeps_its_key_beyond_the_window
         a_message_keeps_its_key_beyond_the_window_wherever_it_lives
         twins_in_one_batch_share_one_message
+        a_duplicate_is_answered_with_the_stored_message
+        a_duplicate_of_a_forgotten_message_has_its_id_and_time
         keys_of_different_queues_do_not_meet;
     lease:
         a_leased_message_is_not_handed_out_again

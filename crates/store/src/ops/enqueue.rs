@@ -7,10 +7,10 @@ use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::queue::check_duration;
-use crate::ops::{check_label, check_text, count_up};
+use crate::ops::{check_label, check_text, count_up, stored};
 use crate::sql::{
     DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, LANE_GET, MESSAGE_ENQUEUE, MESSAGE_ENQUEUE_LANES,
-    MESSAGE_ENQUEUE_LEASED, MESSAGE_ENQUEUE_ONE, MESSAGE_SCHEDULE, Statement,
+    MESSAGE_ENQUEUE_LEASED, MESSAGE_ENQUEUE_ONE, MESSAGE_FIND, MESSAGE_SCHEDULE, Statement,
 };
 use crate::types::{Due, Enqueued, Message, NewMessage};
 use crate::value::{Column, Fields, Value};
@@ -71,7 +71,9 @@ pub(crate) async fn enqueue(conn: &mut Conn<'_>, clock: &Clock, entries: &[Entry
         }
     }
     remember(conn, entries, &answers).await?;
-    resolve_twins(entries, answers)
+    let mut answers = resolve_twins(entries, answers)?;
+    find_stored(conn, &mut answers).await?;
+    Ok(answers)
 }
 
 async fn insert(conn: &mut Conn<'_>, clock: &Clock, statement: Statement, entries: &[&Entry]) -> Result<Vec<Enqueued>> {
@@ -158,7 +160,8 @@ async fn insert_computed(
         };
         let expire = entry.message.expire.map(micros).or(of_lane);
         let expire_at = expire.map(|expire| due_at.unwrap_or(now).saturating_add(expire));
-        answers.push(Enqueued { id: first + n as i64, created_at: now, due_at, expire_at, duplicate: false });
+        let (id, created_at) = (first + n as i64, now);
+        answers.push(Enqueued { id, created_at, due_at, expire_at, duplicate: false, stored: None });
     }
     let mut columns = vec![
         answers.iter().map(|answer| answer.id).collect(),
@@ -256,7 +259,7 @@ pub(crate) async fn enqueue_leased(
 fn enqueued(row: &mut Fields<'_>, scheduled: bool) -> Result<Enqueued> {
     let (id, created_at, expire_at) = (row.int()?, row.int()?, row.int_or_null()?);
     let due_at = if scheduled { Some(row.int()?) } else { None };
-    Ok(Enqueued { id, created_at, due_at, expire_at, duplicate: false })
+    Ok(Enqueued { id, created_at, due_at, expire_at, duplicate: false, stored: None })
 }
 
 fn gone() -> Error {
@@ -281,7 +284,8 @@ fn lanes(entries: &[&Entry]) -> (Vec<i64>, Column) {
 /// Takes the dedupe keys of a batch. An entry whose key was taken before gets its answer here; one whose twin stands
 /// earlier in the same batch gets a placeholder that [`resolve_twins`] fills in.
 async fn hold(conn: &mut Conn<'_>, clock: &Clock, entries: &[Entry]) -> Result<Vec<Option<Enqueued>>> {
-    const TWIN: Enqueued = Enqueued { id: 0, created_at: 0, due_at: None, expire_at: None, duplicate: true };
+    const TWIN: Enqueued =
+        Enqueued { id: 0, created_at: 0, due_at: None, expire_at: None, duplicate: true, stored: None };
     let mut answers = vec![None; entries.len()];
     let mut seen = HashSet::new();
     for (entry, answer) in entries.iter().zip(&mut answers) {
@@ -308,8 +312,8 @@ async fn hold(conn: &mut Conn<'_>, clock: &Clock, entries: &[Entry]) -> Result<V
         .collect();
     for row in conn.each(DEDUPE_FIND, &[], &keys(&lost)).await? {
         let mut row = row.fields(DEDUPE_FIND.name);
-        let (n, id) = (row.int()? as usize, row.int()?);
-        answers[lost[n]] = Some(Enqueued { id, ..TWIN });
+        let n = row.int()? as usize;
+        answers[lost[n]] = Some(Enqueued { id: row.int()?, created_at: row.int()?, ..TWIN });
     }
     Ok(answers)
 }
@@ -319,7 +323,7 @@ async fn remember(conn: &mut Conn<'_>, entries: &[Entry], answers: &[Option<Enqu
     let taken: Vec<(&Entry, i64)> = entries
         .iter()
         .zip(answers)
-        .filter_map(|(entry, answer)| answer.filter(|a| !a.duplicate).map(|a| (entry, a.id)))
+        .filter_map(|(entry, answer)| answer.as_ref().filter(|a| !a.duplicate).map(|a| (entry, a.id)))
         .filter(|(entry, _)| entry.message.dedupe.is_some())
         .collect();
     let columns = [
@@ -332,7 +336,7 @@ async fn remember(conn: &mut Conn<'_>, entries: &[Entry], answers: &[Option<Enqu
 }
 
 fn resolve_twins(entries: &[Entry], answers: Vec<Option<Enqueued>>) -> Result<Vec<Enqueued>> {
-    let mut ids: HashMap<(i64, &str), i64> = HashMap::new();
+    let mut firsts: HashMap<(i64, &str), (i64, i64)> = HashMap::new();
     entries
         .iter()
         .zip(answers)
@@ -340,12 +344,26 @@ fn resolve_twins(entries: &[Entry], answers: Vec<Option<Enqueued>>) -> Result<Ve
             let mut answer = answer
                 .ok_or_else(|| Error::new(Kind::Corrupt, "a dedupe key is taken, but nobody knows by which message"))?;
             if let Some(key) = &entry.message.dedupe {
-                let first = ids.entry((entry.queue, key)).or_insert(answer.id);
-                answer.id = *first;
+                let first = firsts.entry((entry.queue, key)).or_insert((answer.id, answer.created_at));
+                (answer.id, answer.created_at) = *first;
             }
             Ok(answer)
         })
         .collect()
+}
+
+/// Adds to duplicates the messages that have their dedupe keys. Only a batch with duplicates pays for this.
+async fn find_stored(conn: &mut Conn<'_>, answers: &mut [Enqueued]) -> Result<()> {
+    let duplicates: Vec<usize> = (0..answers.len()).filter(|n| answers[*n].duplicate).collect();
+    let ids: Column = duplicates.iter().map(|n| answers[*n].id).collect();
+    for row in conn.each(MESSAGE_FIND, &[], &[ids]).await? {
+        let mut row = row.fields(MESSAGE_FIND.name);
+        let answer = &mut answers[duplicates[row.int()? as usize]];
+        let message = stored(&mut row)?;
+        (answer.created_at, answer.due_at, answer.expire_at) = (message.created_at, message.due_at, message.expire_at);
+        answer.stored = Some(Box::new(message));
+    }
+    Ok(())
 }
 
 /// Which lane a keyed message belongs to: always the same one, in every process and in every version.

@@ -98,6 +98,10 @@ macro_rules! suite {
             ten_thousand_messages_go_in_one_batch
             a_bad_payload_names_its_index_and_nothing_is_stored
             a_dedupe_key_stores_one_message
+            a_duplicate_returns_the_stored_message
+            a_duplicate_of_a_forgotten_message_has_its_id_and_time
+            every_message_of_a_batch_can_have_its_own_options
+            a_batch_with_one_bad_message_names_it_and_stores_nothing
             large_integers_and_bytes_survive
             options_arrive_with_the_message
             bad_options_are_refused

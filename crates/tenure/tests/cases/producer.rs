@@ -160,3 +160,100 @@ pub(crate) async fn a_deleted_queue_is_named(h: &Harness) {
     assert!(matches!(late.enqueue("x").await.unwrap_err(), Error::QueueNotFound { name } if name == "jobs"));
     assert!(h.store.messages().insert(id, 1, &json!(1), None).await.is_err());
 }
+
+pub(crate) async fn a_duplicate_returns_the_stored_message(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let first =
+        EnqueueOptions::default().dedupe_key("order-1").kind("first").max_attempts(3).encoding("e").expire(9000);
+    let sent = producer.enqueue_with_options("x", &first).await.unwrap();
+    assert_eq!((sent.duplicate, sent.encoding.as_deref()), (false, Some("e")));
+    let other = Producer::on(&h.store, "jobs", "host", 7).await.unwrap();
+    h.advance(Duration::from_secs(5));
+    let again = async || {
+        other.enqueue_with_options("y", &EnqueueOptions::default().dedupe_key("order-1").kind("z")).await.unwrap()
+    };
+    let waiting = again().await;
+    assert!(waiting.duplicate);
+    assert_eq!(waiting.payload.value().unwrap(), json!("x"));
+    assert_eq!((waiting.enqueued_at, waiting.vt, waiting.expires_at), (sent.enqueued_at, sent.vt, sent.expires_at));
+    assert_eq!((waiting.kind.as_deref(), waiting.max_read_ct, waiting.read_ct), (Some("first"), Some(3), 0));
+    assert_eq!((waiting.producer_worker_id, waiting.encoding.as_deref()), (Some(producer.worker_id()), Some("e")));
+    let leased = consumer.dequeue_with_options(1, 60).await.unwrap().remove(0);
+    let seen = again().await;
+    assert_eq!((seen.id, seen.read_ct, seen.vt), (sent.id, 1, leased.vt));
+    assert_eq!(seen.consumer_worker_id, Some(consumer.worker_id()));
+    h.advance(Duration::from_secs(5));
+    // Dead, and in the archive.
+    assert!(consumer.bury(&leased, "why").await.unwrap());
+    let dead = again().await;
+    assert_eq!((dead.id, dead.payload.value().unwrap(), dead.read_ct), (sent.id, json!("x"), 1));
+    assert_eq!(dead.vt.timestamp_micros(), START + 10_000_000, "the time of its end");
+}
+
+pub(crate) async fn a_duplicate_of_a_forgotten_message_has_its_id_and_time(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let options = EnqueueOptions::default().dedupe_key("order-1").kind("k");
+    let sent = producer.enqueue_with_options("x", &options).await.unwrap();
+    assert!(consumer.delete(&consumer.dequeue().await.unwrap()[0]).await.unwrap());
+    h.advance(Duration::from_secs(5));
+    let gone = producer.enqueue_with_options("y", &options).await.unwrap();
+    assert_eq!((gone.id, gone.duplicate, gone.enqueued_at), (sent.id, true, sent.enqueued_at));
+    assert_eq!((gone.payload.as_bytes(), gone.kind, gone.producer_worker_id), (&b""[..], None, None));
+}
+
+pub(crate) async fn every_message_of_a_batch_can_have_its_own_options(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let options = EnqueueOptions::default();
+    let now = chrono::DateTime::<Utc>::from_timestamp_micros(START).unwrap();
+    let batch = [
+        ("plain", options.clone()),
+        ("keyed", options.clone().key("k").reference("r")),
+        ("delayed", options.clone().delay(60)),
+        ("once", options.clone().dedupe_key("d").kind("first")),
+        ("twice", options.clone().dedupe_key("d").kind("second")),
+        ("at", options.clone().at(now + TimeDelta::seconds(30)).expire(10)),
+        ("last", options.clone().dedupe_key("e").max_attempts(2)),
+    ];
+    let sent = producer.batch_enqueue_each(&batch).await.unwrap();
+    let told = |n: usize| sent[n].json::<String>().unwrap();
+    assert_eq!((0..7).map(told).collect::<Vec<_>>(), ["plain", "keyed", "delayed", "once", "once", "at", "last"]);
+    assert_eq!(
+        sent.iter().map(|sent| sent.duplicate).collect::<Vec<_>>(),
+        [false, false, false, false, true, false, false]
+    );
+    assert_eq!((sent[4].id, sent[4].kind.as_deref()), (sent[3].id, Some("first")));
+    assert_eq!((sent[1].key.as_deref(), sent[1].reference.as_deref()), (Some("k"), Some("r")));
+    assert_eq!((sent[2].vt - now, sent[5].vt - now), (TimeDelta::seconds(60), TimeDelta::seconds(30)));
+    assert_eq!((sent[5].expires_at.unwrap() - now, sent[6].max_read_ct), (TimeDelta::seconds(40), Some(2)));
+    for sent in &sent {
+        let stored = h.store.messages().get(sent.id).await.unwrap();
+        assert_eq!(sent.payload, stored.payload);
+        assert_eq!((sent.vt, sent.expires_at, &sent.key), (stored.vt, stored.expires_at, &stored.key));
+    }
+    let taken = consumer.dequeue().await.unwrap();
+    let taken: Vec<String> = taken.iter().map(|message| message.json().unwrap()).collect();
+    assert_eq!(taken, ["plain", "once", "last"]);
+    assert!(producer.batch_enqueue_each::<u32>(&[]).await.unwrap().is_empty());
+}
+
+pub(crate) async fn a_batch_with_one_bad_message_names_it_and_stores_nothing(h: &Harness) {
+    let (producer, _) = h.queue().await;
+    let options = EnqueueOptions::default();
+    for (bad, reason) in [
+        (options.clone().key(""), "message 1: the key is empty"),
+        (options.clone().dedupe_key("x".repeat(2000)), "message 1: the dedupe key has 2000 bytes"),
+        (options.clone().delay(TimeDelta::seconds(-1)), "message 1: the delay is negative"),
+        (options.clone().expire(0), "message 1: the expiry is zero"),
+        (options.clone().max_attempts(0), "message 1: max_attempts is 0"),
+        (options.clone().at(Utc::now()).delay(1), "message 1: both a delay and a time are given"),
+    ] {
+        let error = producer.batch_enqueue_each(&[(1, options.clone()), (2, bad)]).await.unwrap_err();
+        assert!(matches!(error, Error::ValidationFailed { .. }), "{error:?}");
+        assert!(error.to_string().starts_with(reason), "{error}");
+    }
+    let unwritable = std::collections::HashMap::from([((1, 2), 3)]);
+    let fine = std::collections::HashMap::new();
+    let error = producer.batch_enqueue_each(&[(fine, options.clone()), (unwritable, options)]).await.unwrap_err();
+    assert!(matches!(error, Error::Serialization { index: 1, .. }), "{error:?}");
+    assert_eq!(h.admin().get_queue_metrics("jobs").await.unwrap().total_messages, 0);
+}

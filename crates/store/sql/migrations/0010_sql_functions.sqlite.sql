@@ -1,0 +1,1 @@
+-- SQLite has no stored functions: programs use the library on their own connection.
