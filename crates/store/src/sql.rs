@@ -287,6 +287,12 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         include_str!("../sql/migrations/0008_leases.pg.sql"),
         include_str!("../sql/migrations/0008_leases.sqlite.sql"),
     ),
+    (
+        9,
+        "partitions",
+        include_str!("../sql/migrations/0009_partitions.pg.sql"),
+        include_str!("../sql/migrations/0009_partitions.sqlite.sql"),
+    ),
 ];
 
 /// `date_part` and not `extract`, which since PostgreSQL 14 computes with numerics and costs a lone enqueue 15 µs.

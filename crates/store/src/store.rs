@@ -183,6 +183,16 @@ impl Store {
         Ok(Store { inner: Arc::new(inner) })
     }
 
+    /// Ends the use of an embedded database in an orderly way: calls that were begun finish, later ones fail with `Closed`,
+    /// and everything is in the file itself afterwards, its `-wal` file empty or gone, so that the file alone can be copied.
+    /// Dropping the last clone does the same a moment later. On PostgreSQL connections end with the last clone.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn close(&self) -> Result<()> {
+        self.db().close().await
+    }
+
     /// Which database this is.
     pub fn backend(&self) -> Backend {
         self.inner.backend

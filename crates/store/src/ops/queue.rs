@@ -33,6 +33,7 @@ impl Store {
                 params.push(Value::Int(settings.partitions.into()));
                 params.extend(changeable(&settings));
                 params.push(settings.placement.as_str().into());
+                params.push(Value::Int(lanes.into()));
                 let rows = conn.query(QUEUE_CREATE, &params).await?;
                 let mut fields = rows[0].fields(QUEUE_CREATE.name);
                 let (id, created_at) = (fields.int()?, fields.int()?);
@@ -95,7 +96,8 @@ impl Store {
         updated.await?.ok_or_else(|| missing(name))
     }
 
-    /// Notes how many partitions somebody would like a queue to have; those that it has stay. Whether there is one.
+    /// Notes how many partitions a queue was asked to have ([`Settings::partitions`]); the lanes that exist stay as they are
+    /// ([`Queue::lanes`]). Whether there is such a queue.
     pub async fn queue_request_partitions(&self, name: &str, partitions: u32) -> Result<bool> {
         let params = [name.into(), Value::Int(partitions.into())];
         let act = self.db().write(move |conn| Box::pin(async move { conn.execute(QUEUE_REQUEST, &params).await }));
