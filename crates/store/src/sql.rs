@@ -134,6 +134,7 @@ statements! {
     LANE_QUEUE = both "lane/queue";
     LANE_READY = both "lane/ready";
     LANE_STATS = both "lane/stats";
+    LANE_WRITERS = pair "lane/writers";
     MESSAGE_ARCHIVE = pair "message/archive";
     MESSAGE_BURY = pair "message/bury";
     MESSAGE_CLAIM = pair "message/claim";

@@ -132,6 +132,7 @@ cases! { $
         a_message_keeps_to_the_partition_it_was_sent_to
         concurrent_single_enqueues_are_all_stored_once
         enqueueing_into_a_deleted_queue_is_refused
+        enqueueing_into_a_queue_that_was_created_anew_reaches_it
         one_bad_caller_does_not_fail_its_neighbours;
     dedupe:
         a_second_enqueue_with_the_same_key_stores_nothing

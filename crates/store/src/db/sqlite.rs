@@ -6,8 +6,9 @@
 //! transaction open; a commit is on the disk when it returns (`synchronous=FULL`) unless the DSN asks otherwise; nothing is
 //! acknowledged that is not in the file that the path leads to; when the database is closed, everything is in the file itself.
 
+mod open;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -17,13 +18,14 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use futures_util::FutureExt as _;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, OpenFlags, ToSql};
+use rusqlite::{Connection, ToSql};
 use tokio::sync::oneshot;
 
+use self::open::{checkpoint, connection};
 use super::files::Files;
 use super::guard::Guard;
 use super::{Act, Conn, List, list_of, not_installed};
-use crate::dsn::{Durability, FileDsn};
+use crate::dsn::FileDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlite, panicked};
 use crate::sql::{Dialect, Statement, for_each, many_rows, one_row, rendered, steps};
 use crate::value::{Column, Row, Value};
@@ -37,9 +39,6 @@ const READERS: usize = 2;
 const BUSY: Duration = Duration::from_secs(10);
 /// How long the writer sleeps at most before it tries again to get the lock of another process.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-
-/// How long closing waits for other processes that read the write-ahead log.
-const CLOSING: Duration = Duration::from_secs(2);
 
 /// Rows in one insert: most of what a row costs is opening the table's indexes anew (one row at a time, bulk ran at 0.61
 /// of bare inserts into a table with one index).
@@ -81,7 +80,7 @@ impl Drop for Sqlite {
         for thread in self.threads.drain(..) {
             // A job may hold the last reference to its own database.
             if thread.thread().id() != std::thread::current().id() {
-                thread.join().ok();
+                thread.join().unwrap_or_else(|_| tracing::error!("a thread of the SQLite database panicked"));
             }
         }
     }
@@ -207,53 +206,6 @@ impl Sqlite {
     }
 }
 
-fn connection(dsn: &FileDsn, writes: bool) -> Result<Connection> {
-    let path = dsn.path.as_deref().unwrap_or(Path::new(":memory:"));
-    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    if writes {
-        flags |= OpenFlags::SQLITE_OPEN_CREATE;
-    }
-    let failed = |error: rusqlite::Error| {
-        let kind = match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::ReadOnly) => Kind::ReadOnly,
-            Some(rusqlite::ErrorCode::NotADatabase) => Kind::Corrupt,
-            Some(rusqlite::ErrorCode::CannotOpen) => Kind::DatabaseMissing,
-            _ => Kind::Unavailable,
-        };
-        let advice = match kind {
-            Kind::ReadOnly => "the file or its folder cannot be written: check their permissions",
-            Kind::Corrupt => "the file is not a SQLite database",
-            Kind::DatabaseMissing => "the file cannot be opened: does its folder exist, and may it be written?",
-            _ => "the file cannot be opened",
-        };
-        Error::new(kind, format!("cannot open the SQLite database {}: {advice}", path.display())).with_source(error)
-    };
-    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-    if connection.is_readonly(rusqlite::MAIN_DB).map_err(failed)? {
-        // SQLite opens such a file without a word, and refuses the first write.
-        return Err(failed(rusqlite::Error::SqliteFailure(
-            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY),
-            None,
-        )));
-    }
-    connection.busy_timeout(BUSY).map_err(failed)?;
-    connection.set_prepared_statement_cache_capacity(256);
-    let synchronous = match dsn.durability {
-        Durability::Full => "full",
-        Durability::CrashOnly => "normal",
-    };
-    if writes {
-        connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
-        // A write of nothing, so that a file that cannot be written is refused here and not at the first enqueue.
-        connection.execute_batch("begin immediate; commit").map_err(failed)?;
-        // Fewer, larger checkpoints: the default of 1000 pages makes one every few milliseconds under load.
-        connection.pragma_update(None, "wal_autocheckpoint", 4000).map_err(failed)?;
-    }
-    connection.pragma_update(None, "synchronous", synchronous).map_err(failed)?;
-    connection.pragma_update(None, "cache_size", -16_000).map_err(failed)?;
-    Ok(connection)
-}
-
 impl Sqlite {
     /// Runs an act on a connection that is not ours.
     pub(crate) fn run_on<T>(&self, connection: &Connection, act: impl Act<T>) -> Result<T> {
@@ -282,20 +234,6 @@ fn spawn(
         threads.push(thread.expect("the operating system can start a thread"));
     }
     sender
-}
-
-/// Moves the write-ahead log into the file and empties it. Where another process reads the log at this moment, it stays
-/// beside the file, which is complete only together with it.
-fn checkpoint(connection: &Connection) -> Result<()> {
-    connection.busy_timeout(CLOSING).map_err(error_of)?;
-    let checkpoint = "pragma wal_checkpoint(truncate)";
-    match connection.query_row(checkpoint, [], |row| row.get::<_, i64>(0)).map_err(error_of)? {
-        0 => Ok(()),
-        _ => Err(Error::new(
-            Kind::Contended,
-            "another process uses the SQLite file, so the newest writes are in its -wal file: keep the two together",
-        )),
-    }
 }
 
 fn closed() -> Error {
@@ -608,6 +546,7 @@ fn error_of(error: rusqlite::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dsn::Durability;
 
     fn in_file() -> (tempfile::TempDir, Sqlite, Connection) {
         let folder = tempfile::tempdir().unwrap();
