@@ -93,7 +93,7 @@ pub(crate) async fn metrics_tell_states_apart(h: &Harness) {
     assert_eq!((stats.total_queues, stats.total_workers, stats.active_workers), (1, 2, 2));
     assert_eq!((stats.pending_messages, stats.locked_messages, stats.total_messages), (2, 1, 4));
     assert_eq!((stats.archived_messages, stats.dead_messages), (2, 1));
-    assert_eq!(stats.schema_version, "8");
+    assert_eq!(stats.schema_version, "9");
 }
 
 pub(crate) async fn a_message_without_attempts_left_is_dead_and_can_be_replayed_once(h: &Harness) {
@@ -272,4 +272,17 @@ pub(crate) async fn an_admin_writes_nothing_by_itself(h: &Harness) {
         assert!(matches!(&error, Error::Migration(text) if text.contains("install")), "{error:?}");
         assert!(empty.verify().await.is_err());
     }
+}
+
+pub(crate) async fn verify_before_install_names_the_missing_table(h: &Harness) {
+    let empty = match h.dsn().rsplit_once(".db") {
+        Some((path, _)) => format!("{path}-empty.db"),
+        None => h.dsn().replace("schema=", "schema=empty_"),
+    };
+    assert_ne!(empty, h.dsn());
+    let store = tenure::Store::connect(&empty).await.unwrap();
+    let error = store.verify().await.unwrap_err();
+    assert!(matches!(&error, Error::TableNotFound(text) if text.contains("table queue is missing")), "{error:?}");
+    store.install().await.unwrap();
+    store.verify().await.unwrap();
 }
