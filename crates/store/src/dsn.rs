@@ -254,10 +254,9 @@ fn scheme(dsn: &str) -> Option<(&str, &str)> {
 
 /// A path by its beginning, whatever letters follow: absolute, or relative to a folder that is named.
 fn looks_like_a_path(path: &str) -> bool {
-    let begins = |prefix: &&str| path.starts_with(*prefix);
-    let drive = path.as_bytes().get(1) == Some(&b':');
-    (["/", "./", "../", "~/", "\\", ".\\", "..\\"].iter().any(|prefix| begins(&prefix)) && !path.starts_with("//"))
-        || drive
+    let begins = ["/", "./", "../", "~/", "\\", ".\\", "..\\"].iter().any(|prefix| path.starts_with(prefix));
+    let drive = matches!(path.as_bytes(), [letter, b':', b'/' | b'\\', ..] if letter.is_ascii_alphabetic());
+    begins && !path.starts_with("//") || drive
 }
 
 fn not_a_path() -> Error {
@@ -593,6 +592,7 @@ mod tests {
     const HOSTILE: &[&str] = &[
         "me:s3cret@db/app",
         "u:s3cret@db/app",
+        "1:s3cret@db/app",
         "me:s3cret@db:5432/app?schema=x",
         "//me:s3cret@db/app",
         "me@db/s3cret",
