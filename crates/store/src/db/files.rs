@@ -3,7 +3,8 @@
 //! An open file outlives its name: commits then go into a file that nothing can open any more, and were acknowledged until
 //! the process ended. Compared are the device and inode behind each name, of the file and of its write-ahead log and that
 //! log's index: without its own log a file lacks its last commits, and without a shared index two processes write over each
-//! other. Three calls of `stat`, together 3 µs, beside a commit of 30 µs without and 250 µs with a sync.
+//! other. A check is three calls of `stat` (1.5 µs each, measured alone), once for a read and twice for a
+//! write.
 
 use std::path::{Path, PathBuf};
 
