@@ -84,7 +84,8 @@ impl ProviderConfig {
             ("statement_timeout", seconds.map(|seconds| seconds.to_string())),
         ];
         let given: Vec<_> = options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        let postgres = self.dsn.starts_with("postgres://") || self.dsn.starts_with("postgresql://");
+        let backend = tenure_store::dsn_backend(&self.dsn);
+        let postgres = backend.map_or(true, |backend| backend == tenure_store::Backend::Postgres);
         match given.first() {
             Some((name, _)) if !postgres => {
                 invalid(&format!("{name} is a setting of PostgreSQL: leave it out for an embedded database"))

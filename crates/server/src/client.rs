@@ -4,7 +4,6 @@
 //! that is not there is refused and never created by a look at it; no error repeats a key or a DSN.
 
 use std::error::Error as StdError;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use prost::Message;
-use tenure_store::{Kind, Store};
+use tenure_store::{Backend, Kind, Store, dsn_backend, dsn_file};
 use tower::ServiceExt as _;
 
 use crate::Options;
@@ -199,14 +198,13 @@ fn root(error: &dyn StdError) -> String {
 async fn open(dsn: &str) -> Result<Store, CliError> {
     const MAKE: &str =
         "`tenure serve` makes a store; --dsn and --server (or TENURE_DSN and TENURE_SERVER) name another";
-    match file(dsn) {
-        Some(":memory:") => {
+    match (dsn_backend(dsn)?, dsn_file(dsn)) {
+        (Backend::Sqlite | Backend::Turso, None) => {
             return Err(CliError::new("a store in memory would end with this command")
                 .with_hint("give --server for the store of a running server, or --dsn for one that lasts"));
         }
-        // A path with escapes is the kernel's to read: it then says itself what it does not find.
-        Some(path) if !path.contains('%') && !Path::new(path).exists() => {
-            return Err(CliError::new(format!("there is no store at '{path}'")).with_hint(MAKE));
+        (_, Some(path)) if !path.exists() => {
+            return Err(CliError::new(format!("there is no store at '{}'", path.display())).with_hint(MAKE));
         }
         _ => {}
     }
@@ -221,16 +219,6 @@ async fn open(dsn: &str) -> Result<Store, CliError> {
     }
     store.install().await?;
     Ok(store)
-}
-
-/// The file that a DSN names, as it is written there; none for a database on a server, and for what the kernel refuses.
-fn file(dsn: &str) -> Option<&str> {
-    let rest = match dsn.split_once(':') {
-        Some(("sqlite" | "turso" | "libsql", rest)) => rest.strip_prefix("//").unwrap_or(rest),
-        Some((_, rest)) if rest.starts_with("//") => return None,
-        _ => dsn,
-    };
-    rest.split('?').next().filter(|path| !path.is_empty())
 }
 
 #[cfg(test)]
@@ -295,19 +283,6 @@ mod tests {
             let error = base(wrong).unwrap_err().to_string();
             assert!(error.contains("http://localhost:2319"), "{wrong}: {error}");
             assert!(!error.contains("secret"), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_file_of_a_dsn_is_found_and_servers_have_none() {
-        for dsn in ["jobs.db", "sqlite:jobs.db", "sqlite://jobs.db?durability=full", "turso:jobs.db"] {
-            assert_eq!(file(dsn), Some("jobs.db"), "{dsn}");
-        }
-        assert_eq!(file("turso:///var/jobs.db"), Some("/var/jobs.db"));
-        assert_eq!(file("sqlite::memory:"), Some(":memory:"));
-        assert_eq!(file(":memory:"), Some(":memory:"));
-        for dsn in ["postgres://localhost/app", "mysql://root@db", "sqlite:"] {
-            assert_eq!(file(dsn), None, "{dsn}");
         }
     }
 

@@ -9,7 +9,7 @@ mod front;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use tenure_store::{Error, Kind, Result};
+use tenure_store::{Error, Kind, Result, dsn_shown};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::oneshot;
 use tracing::{info, warn};
@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use self::front::{Transport, serve_on};
 use crate::Service;
-use crate::config::{Config, LogFormat, Serve, without_secrets};
+use crate::config::{Config, LogFormat, Serve};
 pub use crate::tls::Tls;
 
 /// Callers that the system keeps waiting while every connection is in use.
@@ -73,8 +73,8 @@ pub async fn run(flags: &Serve) -> Result<()> {
 fn places(config: &Config) -> String {
     let stores = &config.options.stores;
     let place = |dsn: &str, name: &str| match stores.len() {
-        1 => without_secrets(dsn),
-        _ => format!("{} ({name})", without_secrets(dsn)),
+        1 => dsn_shown(dsn),
+        _ => format!("{} ({name})", dsn_shown(dsn)),
     };
     stores.iter().map(|store| place(&store.dsn, &store.name)).collect::<Vec<_>>().join(", ")
 }

@@ -1,5 +1,7 @@
 //! Reads connection strings. Nothing here connects, and no error repeats a password or a token.
 
+mod libpq;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,6 +11,7 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
 use crate::error::{Error, Kind, Result};
+use crate::store::Backend;
 
 /// How long a host may take until it has accepted a connection and its user.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
@@ -90,16 +93,87 @@ pub(crate) enum Durability {
 /// A DSN with further options, for faces whose settings travel in it.
 ///
 /// ```
-/// let dsn = tenure_store::dsn_with("postgres://localhost/app", &[("schema", "my jobs".to_owned())]);
-/// assert_eq!(dsn, "postgres://localhost/app?schema=my%20jobs");
+/// use tenure_store::dsn_with;
+/// let schema = [("schema", "my jobs".to_owned())];
+/// assert_eq!(dsn_with("postgres://localhost/app", &schema), "postgres://localhost/app?schema=my%20jobs");
+/// assert_eq!(dsn_with("host=localhost dbname=app", &schema), "host=localhost dbname=app schema='my jobs'");
 /// ```
 pub fn dsn_with(dsn: &str, options: &[(&str, String)]) -> String {
     let mut dsn = dsn.to_owned();
+    let key_value = matches!(form(&dsn), Ok(Form::KeyValue));
     for (name, value) in options {
-        dsn.push(if dsn.contains('?') { '&' } else { '?' });
-        dsn.push_str(&format!("{name}={}", percent(value)));
+        if key_value {
+            dsn.push_str(&format!(" {name}={}", libpq::quoted(value)));
+        } else {
+            // A `?` in a password does not begin the options.
+            let options = dsn.rsplit('@').next().is_some_and(|rest| rest.contains('?'));
+            dsn.push(if options { '&' } else { '?' });
+            dsn.push_str(&format!("{name}={}", percent(value)));
+        }
     }
     dsn
+}
+
+/// The database that a DSN names. Nothing is opened, and no error repeats a part of the DSN that may be secret.
+///
+/// ```
+/// use tenure_store::{Backend, dsn_backend};
+/// assert_eq!(dsn_backend("host=localhost dbname=app")?, Backend::Postgres);
+/// assert_eq!(dsn_backend("./jobs.db")?, Backend::Sqlite);
+/// assert!(dsn_backend("me:secret@db/app").is_err());
+/// # Ok::<(), tenure_store::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidDsn` or `Unsupported`, with a sentence that says what to write instead.
+pub fn dsn_backend(dsn: &str) -> Result<Backend> {
+    Ok(match dsn.parse()? {
+        Dsn::Postgres(_) => Backend::Postgres,
+        Dsn::Sqlite(_) => Backend::Sqlite,
+        Dsn::Turso(_) => Backend::Turso,
+    })
+}
+
+/// The file that a DSN names; none for a database in memory or on a server, and for a DSN that cannot be read.
+///
+/// ```
+/// use tenure_store::dsn_file;
+/// assert_eq!(dsn_file("sqlite:jobs.db?durability=full").unwrap().to_str(), Some("jobs.db"));
+/// assert_eq!(dsn_file("postgres://localhost/app"), None);
+/// ```
+pub fn dsn_file(dsn: &str) -> Option<PathBuf> {
+    match dsn.parse() {
+        Ok(Dsn::Sqlite(file) | Dsn::Turso(file)) => file.path,
+        _ => None,
+    }
+}
+
+/// A DSN for logs and errors: without its options, and with `***` for its password.
+///
+/// ```
+/// use tenure_store::dsn_shown;
+/// assert_eq!(dsn_shown("postgres://me:secret@db/app?pool_size=3"), "postgres://me:***@db:5432/app");
+/// assert_eq!(dsn_shown("sqlite:jobs.db"), "sqlite:jobs.db");
+/// assert_eq!(dsn_shown("me:secret@db/app"), "(a DSN that cannot be read)");
+/// ```
+pub fn dsn_shown(dsn: &str) -> String {
+    let file = |scheme: &str, file: FileDsn| match file.path {
+        Some(path) => format!("{scheme}:{}", path.display()),
+        None => ":memory:".to_owned(),
+    };
+    match dsn.parse() {
+        Ok(Dsn::Sqlite(dsn)) => file("sqlite", dsn),
+        Ok(Dsn::Turso(dsn)) => file("turso", dsn),
+        Ok(Dsn::Postgres(dsn)) => {
+            let user = dsn.config.get_user().map(str::to_owned).unwrap_or_default();
+            let password = if dsn.config.get_password().is_some() { ":***" } else { "" };
+            let at = if user.is_empty() && password.is_empty() { "" } else { "@" };
+            let hosts = dsn.hosts.iter().map(Server::to_string).collect::<Vec<_>>().join(",");
+            let database = dsn.config.get_dbname().map(|name| format!("/{name}")).unwrap_or_default();
+            format!("postgres://{user}{password}{at}{hosts}{database}")
+        }
+        Err(_) => "(a DSN that cannot be read)".to_owned(),
+    }
 }
 
 fn percent(text: &str) -> String {
@@ -111,26 +185,85 @@ fn percent(text: &str) -> String {
         .collect()
 }
 
+/// The spellings of a DSN, with what follows the scheme.
+enum Form<'a> {
+    Uri(&'a str),
+    KeyValue,
+    Sqlite(&'a str),
+    Turso(&'a str),
+}
+
 impl FromStr for Dsn {
     type Err = Error;
 
     fn from_str(dsn: &str) -> Result<Self> {
-        if dsn.trim().is_empty() {
-            return Err(invalid("the DSN is empty: give postgres://…, sqlite:path, turso:///path or :memory:"));
-        }
-        match dsn.split_once(':') {
-            Some(("postgres" | "postgresql", rest)) if rest.starts_with("//") => {
-                postgres(dsn).map(|dsn| Dsn::Postgres(Box::new(dsn)))
-            }
-            Some(("sqlite", rest)) => file(rest.strip_prefix("//").unwrap_or(rest)).map(Dsn::Sqlite),
-            Some(("turso" | "libsql", rest)) => turso(rest).map(Dsn::Turso),
-            Some((scheme, rest)) if rest.starts_with("//") => Err(Error::new(
-                Kind::InvalidDsn,
-                format!("'{scheme}://' is not a database Tenure knows: use postgres://, sqlite: or turso:"),
-            )),
-            _ => file(dsn).map(Dsn::Sqlite),
-        }
+        Ok(match form(dsn)? {
+            Form::Uri(rest) => Dsn::Postgres(Box::new(postgres(libpq::uri(rest)?)?)),
+            Form::KeyValue => Dsn::Postgres(Box::new(postgres(libpq::key_value(dsn)?)?)),
+            Form::Sqlite(rest) => Dsn::Sqlite(file(rest.strip_prefix("//").unwrap_or(rest))?),
+            Form::Turso(rest) => Dsn::Turso(turso(rest)?),
+        })
     }
+}
+
+/// Which spelling a DSN has. Only what looks like a path is one: a mistyped DSN of a server must neither become the name of
+/// a file nor be shown in an error about that file.
+fn form(dsn: &str) -> Result<Form<'_>> {
+    if dsn.trim().is_empty() {
+        return Err(invalid("the DSN is empty: give postgres://…, sqlite:path, turso:///path or :memory:"));
+    }
+    if let Some((scheme, rest)) = scheme(dsn) {
+        return match scheme.to_ascii_lowercase().as_str() {
+            "postgres" | "postgresql" => match rest.strip_prefix("//") {
+                Some(rest) => Ok(Form::Uri(rest)),
+                None => Err(invalid(
+                    "a DSN of PostgreSQL has two slashes after its scheme: postgres://user:password@host:port/database",
+                )),
+            },
+            "sqlite" => Ok(Form::Sqlite(rest)),
+            "turso" | "libsql" => Ok(Form::Turso(rest)),
+            known if rest.starts_with("//") && !rest.is_empty() => Err(Error::new(
+                Kind::InvalidDsn,
+                format!("'{known}://' is not a database Tenure knows: use postgres://, sqlite: or turso:"),
+            )),
+            _ => Err(not_a_path()),
+        };
+    }
+    let path = dsn.split('?').next().unwrap_or_default();
+    if path == ":memory:" || looks_like_a_path(path) {
+        return Ok(Form::Sqlite(dsn));
+    }
+    if libpq::is_key_value(dsn) {
+        let name = dsn.split('=').next().unwrap_or_default().trim();
+        return if libpq::KNOWN.contains(&name) { Ok(Form::KeyValue) } else { Err(not_a_path()) };
+    }
+    if path.contains(['@', '=', ':']) || path.starts_with("//") {
+        return Err(not_a_path());
+    }
+    Ok(Form::Sqlite(dsn))
+}
+
+/// A scheme is a letter, and letters, digits, `+`, `-` and `.` up to the colon. The drive of a Windows path is none.
+fn scheme(dsn: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = dsn.split_once(':')?;
+    let letters = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic()) && scheme.bytes().all(letters);
+    let is_drive = scheme.len() == 1 && rest.starts_with(['\\', '/']) && !rest.starts_with("//");
+    (is_scheme && !is_drive).then_some((scheme, rest))
+}
+
+/// A path by its beginning, whatever letters follow: absolute, or relative to a folder that is named.
+fn looks_like_a_path(path: &str) -> bool {
+    let begins = ["/", "./", "../", "~/", "\\", ".\\", "..\\"].iter().any(|prefix| path.starts_with(prefix));
+    let drive = matches!(path.as_bytes(), [letter, b':', b'/' | b'\\', ..] if letter.is_ascii_alphabetic());
+    begins && !path.starts_with("//") || drive
+}
+
+fn not_a_path() -> Error {
+    invalid(
+        "the DSN is neither a file nor a database on a server: write sqlite:path for a file whose name has ':', '@' or '=' \
+         in it, and postgres://user:password@host:port/database or host=… user=… password=… dbname=… for PostgreSQL",
+    )
 }
 
 fn turso(rest: &str) -> Result<FileDsn> {
@@ -153,7 +286,10 @@ fn file(rest: &str) -> Result<FileDsn> {
             ("durability", "full") => durability = Durability::Full,
             ("durability", "crash_only") => durability = Durability::CrashOnly,
             ("durability", _) => return Err(invalid("durability is 'full' or 'crash_only'")),
-            _ => return Err(invalid(format!("unknown option '{name}': the only one here is durability"))),
+            _ if name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()) => {
+                return Err(invalid(format!("unknown option '{name}': the only one here is durability")));
+            }
+            _ => return Err(invalid("unknown option: the only one here is durability")),
         }
     }
     if path.is_empty() {
@@ -163,8 +299,7 @@ fn file(rest: &str) -> Result<FileDsn> {
     Ok(FileDsn { path, durability })
 }
 
-fn postgres(dsn: &str) -> Result<PostgresDsn> {
-    let (base, query) = dsn.split_once('?').unwrap_or((dsn, ""));
+fn postgres(options: libpq::Options) -> Result<PostgresDsn> {
     let mut schema = "tenure".to_owned();
     let mut pool = 10;
     let mut statement_timeout = Duration::from_secs(30);
@@ -172,14 +307,17 @@ fn postgres(dsn: &str) -> Result<PostgresDsn> {
     let mut direct = None;
     let mut ssl = SslMode::Prefer;
     let mut verify = Verify::Nothing;
-    let mut theirs = Vec::new();
-    for (name, value) in pairs(query)? {
+    let (mut hosts, mut ports) = (String::new(), String::new());
+    let mut config = defaults();
+    for (name, value) in options {
         match name.as_str() {
             "schema" => schema = schema_name(value)?,
             "pool_size" => pool = number(&name, &value, 1..=1000)? as usize,
             "statement_timeout" => statement_timeout = Duration::from_secs(number(&name, &value, 1..=86_400)?),
             "pgbouncer" => pgbouncer = flag(&name, &value)?,
             "direct" => direct = Some(host_and_port(&value)?),
+            "host" => hosts = value,
+            "port" => ports = value,
             "sslmode" => {
                 (ssl, verify) = match value.as_str() {
                     "disable" => (SslMode::Disable, Verify::Nothing),
@@ -189,37 +327,17 @@ fn postgres(dsn: &str) -> Result<PostgresDsn> {
                     _ => return Err(invalid("sslmode is disable, prefer, require, verify-ca or verify-full")),
                 }
             }
-            _ => theirs.push((name, value)),
-        }
-    }
-    // The driver's own parser would repeat what it cannot read, password included: its text stays out of the sentence.
-    let unreadable = || invalid("the DSN is not of the form postgres://user:password@host:port/database?options");
-    let mut parsed = Config::from_str(base).map_err(|_| unreadable())?;
-    let mut config = defaults(&parsed);
-    for (name, value) in theirs {
-        if name == "host" {
-            parsed.host(value);
-        } else {
-            apply(&mut config, &name, &value)?;
+            _ => apply(&mut config, &name, &value)?,
         }
     }
     config.ssl_mode(ssl);
-    let hosts = servers(&parsed);
+    let hosts = servers(&hosts, &ports)?;
     Ok(PostgresDsn { config, hosts, schema, pool, statement_timeout, pgbouncer, direct, verify })
 }
 
-/// User, password and database of the DSN, and limits for what a lost network or a frozen server leaves unanswered.
-fn defaults(parsed: &Config) -> Config {
+/// Limits for what a lost network or a frozen server leaves unanswered.
+fn defaults() -> Config {
     let mut config = Config::new();
-    if let Some(user) = parsed.get_user() {
-        config.user(user);
-    }
-    if let Some(password) = parsed.get_password() {
-        config.password(password);
-    }
-    if let Some(database) = parsed.get_dbname() {
-        config.dbname(database);
-    }
     config
         .application_name("tenure")
         .connect_timeout(CONNECT_TIMEOUT)
@@ -230,15 +348,25 @@ fn defaults(parsed: &Config) -> Config {
     config
 }
 
-/// Every host with its port: the last port, or the default one, serves the hosts that name none.
-fn servers(parsed: &Config) -> Vec<Server> {
-    let ports = parsed.get_ports();
-    let server = |(n, host): (usize, &Host)| Server {
-        host: host.clone(),
-        port: ports.get(n).or(ports.last()).copied().unwrap_or(5432),
+/// Every host with its port; one port serves all hosts, and an empty one is 5432.
+fn servers(hosts: &str, ports: &str) -> Result<Vec<Server>> {
+    let hosts: Vec<&str> = hosts.split(',').collect();
+    let ports: Vec<&str> = ports.split(',').collect();
+    let empty = ports.iter().all(|port| port.is_empty());
+    if ports.len() != 1 && ports.len() != hosts.len() && !empty {
+        return Err(invalid("port is one number, or one for each host, separated by commas"));
+    }
+    let server = |(n, host): (usize, &&str)| {
+        let port = match ports.get(n).or(ports.first()).copied().unwrap_or_default().trim() {
+            "" => 5432,
+            port => port.parse().map_err(|_| libpq::unreadable())?,
+        };
+        let mut parsed = Config::new();
+        parsed.host(if host.trim().is_empty() { "localhost" } else { host.trim() });
+        let host = parsed.get_hosts().first().cloned().ok_or_else(libpq::unreadable)?;
+        Ok(Server { host, port })
     };
-    let servers: Vec<Server> = parsed.get_hosts().iter().enumerate().map(server).collect();
-    if servers.is_empty() { vec![Server { host: Host::Tcp("localhost".to_owned()), port: 5432 }] } else { servers }
+    hosts.iter().enumerate().map(server).collect()
 }
 
 /// The driver's options, by the names and in the units of libpq.
@@ -262,13 +390,7 @@ fn apply(config: &mut Config, name: &str, value: &str) -> Result<()> {
             "read-write" => tokio_postgres::config::TargetSessionAttrs::ReadWrite,
             _ => return Err(invalid("target_session_attrs is any or read-write")),
         }),
-        _ => {
-            return Err(invalid(format!(
-                "unknown option '{name}': known are schema, pool_size, statement_timeout, pgbouncer, direct, sslmode, \
-                 application_name, connect_timeout, tcp_user_timeout, keepalives, keepalives_idle, keepalives_interval, \
-                 keepalives_count, options, user, password, dbname, host, target_session_attrs"
-            )));
-        }
+        _ => return Err(invalid(format!("unknown option: known are {}", libpq::KNOWN.join(", ")))),
     };
     Ok(())
 }
@@ -314,7 +436,8 @@ fn pairs(query: &str) -> Result<Vec<(String, String)>> {
         .filter(|pair| !pair.is_empty())
         .map(|pair| match pair.split_once('=') {
             Some((name, value)) => Ok((decoded(name), decoded(value))),
-            None => Err(invalid(format!("the option '{}' has no value: write name=value", decoded(pair)))),
+            // Not repeated: it may be the rest of a password with a `?` in it.
+            None => Err(invalid("an option has no value: write name=value")),
         })
         .collect()
 }
@@ -403,6 +526,129 @@ mod tests {
     }
 
     #[test]
+    fn a_path_is_what_looks_like_one() {
+        for dsn in
+            ["jobs.db", "./a b/jobs.db", "my jobs.db", "C:\\jobs.db", "C:/data/jobs.db", "../x=y@z.db", "/a/x@y.db"]
+        {
+            assert_eq!(path(dsn).as_deref(), Some(dsn));
+        }
+        for (dsn, file) in [
+            ("sqlite:/abs/x@y.db", "/abs/x@y.db"),
+            ("SQLite:x=y.db", "x=y.db"),
+            ("sqlite:a:b.db", "a:b.db"),
+            ("./jobs.db?durability=crash_only", "./jobs.db"),
+        ] {
+            assert_eq!(path(dsn).as_deref(), Some(file));
+        }
+    }
+
+    #[test]
+    fn schemes_are_read_in_any_case() {
+        for dsn in ["Postgres://me:pw@db/app", "POSTGRESQL://me:pw@db/app"] {
+            let dsn = postgres_dsn(dsn);
+            assert_eq!((texts(&dsn.hosts), dsn.config.get_dbname()), (vec!["db:5432".to_owned()], Some("app")));
+        }
+        assert!(matches!("Turso:x.db".parse().unwrap(), Dsn::Turso(_)));
+    }
+
+    #[test]
+    fn a_password_is_read_with_its_special_characters() {
+        for (dsn, password) in [
+            ("postgres://me:p@ss@db/app", "p@ss"),
+            ("postgres://me:p?ss@db/app?pool_size=3", "p?ss"),
+            ("postgres://me:p?s=s@db/app", "p?s=s"),
+            ("postgres://me:p%40%3F%2Fss@db/app", "p@?/ss"),
+            ("postgres://me:p:ss@db/app", "p:ss"),
+            ("postgres://me:100%@db/app", "100%"),
+            ("postgres://me@db/app?password=p@s/s", "p@s/s"),
+            ("host=db user=me password='p@ ?ss' dbname=app", "p@ ?ss"),
+            (r"host=db user=me password=p\ \'\\s dbname=app", r"p '\s"),
+            ("dbname = app user= me password =x host='db'", "x"),
+        ] {
+            let read = postgres_dsn(dsn);
+            let found = read.config.get_password().map(String::from_utf8_lossy);
+            assert_eq!(found.as_deref(), Some(password), "{dsn}");
+            assert_eq!(texts(&read.hosts), ["db:5432"], "{dsn}");
+            assert_eq!((read.config.get_user(), read.config.get_dbname()), (Some("me"), Some("app")), "{dsn}");
+        }
+        let mail = postgres_dsn("postgres://me:pw@db?application_name=a@b");
+        assert_eq!((texts(&mail.hosts), mail.config.get_application_name()), (vec!["db:5432".to_owned()], Some("a@b")));
+    }
+
+    #[test]
+    fn key_value_dsns_take_our_options_too() {
+        let dsn = postgres_dsn(
+            "host=a,b port=1,2 dbname=app schema='my jobs' pool_size=3 pgbouncer=true sslmode=verify-full",
+        );
+        assert_eq!((dsn.schema.as_str(), dsn.pool, dsn.pgbouncer, dsn.verify), ("my jobs", 3, true, Verify::Full));
+        assert_eq!(texts(&dsn.hosts), ["a:1", "b:2"]);
+        let with = dsn_with("host=a dbname=app", &[("schema", r"it's \ mine".to_owned())]);
+        assert_eq!(postgres_dsn(&with).schema, r"it's \ mine");
+        let with = dsn_with("postgres://me:p?w@a/app", &[("schema", "x".to_owned()), ("pool_size", "7".to_owned())]);
+        assert_eq!((postgres_dsn(&with).schema.as_str(), postgres_dsn(&with).pool), ("x", 7));
+    }
+
+    /// DSNs that cannot be read, or that lead nowhere good: none of them is a file, and nothing said about them has `s3cret`.
+    const HOSTILE: &[&str] = &[
+        "me:s3cret@db/app",
+        "u:s3cret@db/app",
+        "1:s3cret@db/app",
+        "me:s3cret@db:5432/app?schema=x",
+        "//me:s3cret@db/app",
+        "me@db/s3cret",
+        "postgres:/me:s3cret@db/app",
+        "postgres:me:s3cret@db/app",
+        "postgresql:u:s3cret@db/app",
+        "postgres//me:s3cret@db/app",
+        "postgres:\\\\me:s3cret@db",
+        "postgers://me:s3cret@db/app",
+        "mysql://me:s3cret@db/app",
+        "jdbc:postgresql://db/app?user=me&password=s3cret",
+        "file:s3cret?password=s3cret",
+        "pasword=s3cret host=db",
+        "host=db password=s3cret pasword=s3cret",
+        "host=db password='s3cret",
+        "host=db password=my s3cret",
+        "host=db password=my s3cret=x",
+        "host=db s3cret",
+        "Host=db Password=s3cret",
+        "Server=db;User Id=me;Password=s3cret;",
+        "postgres://me:se/s3cret@db/app",
+        "postgres://me:80/s3cret@db/app",
+        "postgres://me:80/s3cret?x@db/app",
+        "postgres://me:80/x?s3cret@db/app",
+        "postgres://me:80/x?s3cret=1@db/app",
+        "postgres://me:a@b/s3cret@db/app",
+        "postgres://me:a@b?s3cret@db/app",
+        "postgres://me:s3cret@db:port/app",
+        "postgres://me:s3cret@db/app?s3cret",
+        "postgres://me:s3cret@[::1/app",
+        "postgres://me:s3cret@db/app?port=s3cret",
+        "postgres://me:s3cret@db/app?sslmode=s3cret",
+        "postgres://me:s3cret@db/app?direct=s3cret",
+        "postgres://me:s3cret@db/app?pool_size=s3cret",
+        "turso://my-db.turso.io?auth_token=s3cret",
+        "libsql://my-db.turso.io?authToken=s3cret",
+        "jobs.db?s3cret",
+        "jobs.db?password=s3cret",
+    ];
+
+    #[test]
+    fn no_error_repeats_a_secret() {
+        for dsn in HOSTILE {
+            let error = dsn.parse::<Dsn>().map(|read| format!("{read:?}")).expect_err(dsn);
+            assert!(matches!(error.kind(), Kind::InvalidDsn | Kind::Unsupported), "{dsn}: {error:?}");
+            let said = format!("{error} {error:?} {}", dsn_shown(dsn));
+            assert!(!said.contains("s3cret"), "{dsn}: {said}");
+        }
+        for dsn in ["postgres://me:s3cret@db/app", "host=db password=s3cret", "postgres://me:s3cret@x@db/app?schema=x"]
+        {
+            let said = format!("{:?} {}", dsn.parse::<Dsn>().unwrap(), dsn_shown(dsn));
+            assert!(!said.contains("s3cret"), "{dsn}: {said}");
+        }
+    }
+
+    #[test]
     fn a_postgres_dsn_gives_up_our_options_and_keeps_its_own() {
         let Dsn::Postgres(dsn) =
             "postgresql://me:pw@db:6432/app?schema=my%20jobs&pool_size=3&pgbouncer=true&direct=db:5432&sslmode=verify-full"
@@ -435,6 +681,14 @@ mod tests {
         assert_eq!(texts(&postgres_dsn("postgres://u@[::1]:7/db").hosts), ["::1:7"]);
         assert_eq!(texts(&postgres_dsn("postgres:///db?host=a").hosts), ["a:5432"]);
         assert_eq!(texts(&postgres_dsn("postgres:///db").hosts), ["localhost:5432"]);
+        assert_eq!(texts(&postgres_dsn("postgres:///db?port=7").hosts), ["localhost:7"]);
+        assert_eq!(texts(&postgres_dsn("postgresql:///db?host=/run/postgresql").hosts), ["/run/postgresql:5432"]);
+        assert_eq!(
+            texts(&postgres_dsn("postgresql://?host=/run/postgresql&dbname=db").hosts),
+            ["/run/postgresql:5432"]
+        );
+        assert_eq!(texts(&postgres_dsn("postgres://%2Frun%2Fpostgresql/db").hosts), ["/run/postgresql:5432"]);
+        assert_eq!(texts(&postgres_dsn("host=/run/postgresql,b port=6 dbname=db").hosts), ["/run/postgresql:6", "b:6"]);
     }
 
     #[test]

@@ -38,9 +38,11 @@ pub enum Kind {
     ReadOnly,
     /// Another process holds the database file.
     Locked,
+    /// The file of an embedded database was deleted or replaced while it was open: restart on the right file.
+    FileReplaced,
     /// The tables are missing or damaged: run `install`, or read what `verify` says.
     Schema,
-    /// A table or a column is gone although the migrations say that it is there: restore a backup.
+    /// `verify` did not find a table or a column, which its sentence names: run `install`, or restore a backup.
     Damaged,
     /// Rows refer to what is gone: read what `verify` says.
     Orphans,

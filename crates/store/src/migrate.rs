@@ -17,18 +17,29 @@ const LOCK_TIMEOUT: &str = "30s";
 
 impl Store {
     /// Brings the tables up to date. Safe to call at every start, by any number of processes at once.
+    ///
+    /// Where they are up to date nothing is written, so a role that may create nothing can start.
     pub async fn install(&self) -> Result<()> {
+        let applied = self.versions().await.unwrap_or_default();
+        if MIGRATIONS.iter().all(|(version, ..)| applied.iter().any(|(applied, _)| applied == version)) {
+            return self.refuse_newer().await;
+        }
         match self.db() {
             Db::Postgres(db) => {
                 let schema = quoted(&db.schema);
                 // Sent as one query, so one transaction, which nobody can leave open; under one lock, so whoever comes
                 // second finds everything done.
+                let name = db.schema.replace('\'', "''");
                 let mut script = format!(
                     "select set_config('lock_timeout', '{LOCK_TIMEOUT}', true);\n\
-                     select pg_advisory_xact_lock(736452719, hashtext('{}'));\n",
-                    db.schema.replace('\'', "''")
+                     select pg_advisory_xact_lock(736452719, hashtext('{name}'));\n"
                 );
-                script.push_str(&format!("create schema if not exists {schema};\n"));
+                // `if not exists` asks for the right to create schemas even where there is nothing to create.
+                script.push_str(&format!(
+                    "do $step$ begin\n\
+                     if not exists (select 1 from pg_namespace where nspname = '{name}') then\n\
+                     create schema {schema};\nend if;\nend $step$;\n"
+                ));
                 script.push_str(&format!("create table if not exists {schema}.migration ({COLUMNS});\n"));
                 for (version, name, text, _) in MIGRATIONS {
                     script.push_str(&postgres_step(&db.schema, *version, name, text));
@@ -65,39 +76,19 @@ impl Store {
 
     /// Applied migrations, and whether they break older programs.
     async fn versions(&self) -> Result<Vec<(i64, bool)>> {
-        let text = match self.db() {
-            Db::Postgres(db) => {
-                format!("select version, breaking from {}.migration order by version", quoted(&db.schema))
-            }
-            #[cfg(any(feature = "sqlite", feature = "turso"))]
-            _ => "select version, breaking from tenure_migration order by version".to_owned(),
-        };
-        let rows = self.db().inspect(text).await?;
-        rows.iter()
-            .map(|row| {
-                let mut row = row.fields("migration");
-                Ok((row.int()?, row.int()? != 0))
-            })
-            .collect()
+        versions(self.db()).await
     }
 
     async fn refuse_newer(&self) -> Result<()> {
-        let known = MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0);
-        match self.versions().await?.into_iter().find(|(version, breaking)| *version > known && *breaking) {
-            None => Ok(()),
-            Some((version, _)) => Err(Error::new(
-                Kind::SchemaNewer,
-                format!(
-                    "this database has migration {version}, which this version of Tenure (it knows {known}) cannot \
-                     work with: upgrade the program"
-                ),
-            )),
-        }
+        newer(self.db()).await?.map_or(Ok(()), |version| Err(too_new(version)))
     }
 
     /// Checks, without writing, that every table and column is there and that nothing refers to what is gone. The error
     /// names the first thing that is wrong.
     pub async fn verify(&self) -> Result<()> {
+        if self.columns("migration").await?.is_empty() {
+            return Err(self.first_missing().await?);
+        }
         self.refuse_newer().await?;
         let applied: BTreeSet<i64> = self.versions().await?.into_iter().map(|(version, _)| version).collect();
         if let Some((version, name, ..)) = MIGRATIONS.iter().find(|(version, ..)| !applied.contains(version)) {
@@ -122,6 +113,18 @@ impl Store {
         Ok(())
     }
 
+    /// The error for a database without the table of migrations: it names the first table that is missing.
+    async fn first_missing(&self) -> Result<Error> {
+        let mut missing = "migration".to_owned();
+        for (table, _) in tables(self.db().dialect()) {
+            if self.columns(&table).await?.is_empty() {
+                missing = table;
+                break;
+            }
+        }
+        Ok(damaged(format!("table {missing} is missing: call `install` first")))
+    }
+
     async fn columns(&self, table: &str) -> Result<BTreeSet<String>> {
         let text = match self.db() {
             Db::Postgres(db) => format!(
@@ -144,6 +147,43 @@ impl Store {
         let rows = self.db().inspect(render(self.db().dialect(), schema, &text)).await?;
         rows[0].fields("orphans").int()
     }
+}
+
+async fn versions(db: &Db) -> Result<Vec<(i64, bool)>> {
+    let text = match db {
+        Db::Postgres(db) => {
+            format!("select version, breaking from {}.migration order by version", quoted(&db.schema))
+        }
+        #[cfg(any(feature = "sqlite", feature = "turso"))]
+        _ => "select version, breaking from tenure_migration order by version".to_owned(),
+    };
+    let rows = db.inspect(text).await?;
+    rows.iter()
+        .map(|row| {
+            let mut row = row.fields("migration");
+            Ok((row.int()?, row.int()? != 0))
+        })
+        .collect()
+}
+
+/// The newest migration that this program knows.
+fn known() -> i64 {
+    MIGRATIONS.iter().map(|(version, ..)| *version).max().unwrap_or(0)
+}
+
+/// The first applied migration that this program does not know and cannot work with.
+pub(crate) async fn newer(db: &Db) -> Result<Option<i64>> {
+    let applied = versions(db).await?;
+    Ok(applied.into_iter().find(|(version, breaking)| *version > known() && *breaking).map(|(version, _)| version))
+}
+
+pub(crate) fn too_new(version: i64) -> Error {
+    let message = format!(
+        "this database has migration {version}, which this version of Tenure (it knows {}) cannot work with: upgrade the \
+         program",
+        known()
+    );
+    Error::new(Kind::SchemaNewer, message)
 }
 
 const COLUMNS: &str =
@@ -188,7 +228,7 @@ const ORPHANS: &[(&str, &str, &str)] = &[
         "not exists (select 1 from tenure.role r where r.id = x.role_id)",
     ),
     (
-        "queue have another number of lanes than partitions: restore them from a backup",
+        "queue have another number of lanes than `partitions` says: restore them from a backup",
         "queue",
         "x.partitions <> (select count(*) from tenure.lane l where l.queue = x.id)",
     ),

@@ -134,6 +134,7 @@ statements! {
     LANE_QUEUE = both "lane/queue";
     LANE_READY = both "lane/ready";
     LANE_STATS = both "lane/stats";
+    LANE_WRITERS = pair "lane/writers";
     MESSAGE_ARCHIVE = pair "message/archive";
     MESSAGE_BURY = pair "message/bury";
     MESSAGE_CLAIM = pair "message/claim";
@@ -291,9 +292,9 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
     ),
     (
         9,
-        "queue_lanes",
-        include_str!("../sql/migrations/0009_queue_lanes.pg.sql"),
-        include_str!("../sql/migrations/0009_queue_lanes.sqlite.sql"),
+        "partitions",
+        include_str!("../sql/migrations/0009_partitions.pg.sql"),
+        include_str!("../sql/migrations/0009_partitions.sqlite.sql"),
     ),
     (
         10,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -86,6 +86,8 @@ struct Inner {
     combiners: Combiners,
     /// Which partition the next batch without a key goes to.
     turn: AtomicUsize,
+    /// Queues that were created anew under their name, by the id of the one that callers still hold.
+    successors: RwLock<HashMap<i64, Queue>>,
     /// Dropped with the store, and with it the tasks.
     _tasks: Mutex<JoinSet<()>>,
 }
@@ -178,9 +180,20 @@ impl Store {
             shared,
             backend,
             turn: AtomicUsize::new(0),
+            successors: RwLock::default(),
             _tasks: Mutex::new(tasks),
         };
         Ok(Store { inner: Arc::new(inner) })
+    }
+
+    /// Ends the use of an embedded database in an orderly way: calls that were begun finish, later ones fail with `Closed`,
+    /// and everything is in the file itself afterwards, its `-wal` file empty or gone, so that the file alone can be copied.
+    /// Dropping the last clone does the same a moment later. On PostgreSQL connections end with the last clone.
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn close(&self) -> Result<()> {
+        self.db().close().await
     }
 
     /// Which database this is.
@@ -217,16 +230,48 @@ impl Store {
     /// Enqueues messages, all or none, and answers each with its identity once they are durable.
     ///
     /// A message with a key goes to the key's own lane; the others go together into one lane: that of `partition`, or
-    /// the next one in turn.
+    /// the next one in turn. When the queue was deleted and created anew, by any process, they go into the new one.
     pub async fn enqueue(
         &self,
         queue: &Queue,
         partition: Option<u32>,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>> {
+        let known = self.successor(queue.id);
+        let queue = known.as_ref().unwrap_or(queue);
         let entries = self.entries(queue, partition, messages)?;
         let bytes = entries.iter().map(Entry::bytes).sum();
-        self.inner.enqueues.call(entries, bytes).await
+        // A payload is shared, not copied.
+        let again = entries.iter().map(|entry| entry.message.clone()).collect();
+        match self.inner.enqueues.call(entries, bytes).await {
+            Err(error) if error.kind() == Kind::NotFound => {
+                let Some(queue) = self.recreated(queue).await? else { return Err(error) };
+                let entries = self.entries(&queue, partition, again)?;
+                self.inner.enqueues.call(entries, bytes).await
+            }
+            enqueued => enqueued,
+        }
+    }
+
+    fn successor(&self, queue: i64) -> Option<Queue> {
+        let successors = self.inner.successors.read().unwrap_or_else(PoisonError::into_inner);
+        if successors.is_empty() { None } else { successors.get(&queue).cloned() }
+    }
+
+    /// The queue that has the name of one that is gone; remembered, so that only the first call is refused.
+    async fn recreated(&self, gone: &Queue) -> Result<Option<Queue>> {
+        let found = match self.queue_get(&gone.name).await {
+            Ok(found) if found.id != gone.id => found,
+            Err(error) if error.kind() != Kind::NotFound => return Err(error),
+            _ => return Ok(None),
+        };
+        let mut successors = self.inner.successors.write().unwrap_or_else(PoisonError::into_inner);
+        // Callers that hold an older one still find the newest.
+        for old in successors.values_mut().filter(|old| old.id == gone.id) {
+            *old = found.clone();
+        }
+        successors.insert(gone.id, found.clone());
+        Ok(Some(found))
     }
 
     /// Checks messages and chooses their lanes.

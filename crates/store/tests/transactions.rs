@@ -280,3 +280,24 @@ async fn on_sqlite_a_rollback_leaves_nothing_and_a_commit_wakes_consumers() {
     let error = memory.enqueue_in_sqlite(&transaction, &queue, vec![NewMessage::new("x")]).unwrap_err();
     assert_eq!(error.kind(), Kind::Unsupported);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn enqueue_that_commits_after_its_queue_was_deleted_leaves_no_orphan() {
+    let (store, queue, mut client, _) = postgres().await;
+    let transaction = client.transaction().await.unwrap();
+    let later = NewMessage { due: Some(Due::In(Duration::from_secs(60))), ..NewMessage::new("later") };
+    let deduped = NewMessage { dedupe: Some("d".into()), ..NewMessage::new("once") };
+    let messages = vec![NewMessage::new("x"), later, deduped];
+    store.enqueue_in_postgres(&transaction, &queue, messages).await.unwrap();
+    let deleting = tokio::spawn({
+        let store = store.clone();
+        async move { store.queue_delete("jobs").await }
+    });
+    let limit = std::time::Instant::now() + Duration::from_secs(5);
+    while store.queue_get("jobs").await.is_ok() {
+        assert!(std::time::Instant::now() < limit, "the queue stays");
+    }
+    transaction.commit().await.unwrap();
+    assert_eq!(deleting.await.unwrap().unwrap(), 3, "the deletion takes the late messages with it");
+    store.verify().await.unwrap();
+}

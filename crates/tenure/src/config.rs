@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tenure_store::Backend;
 
 use crate::error::{Error, Result};
 use crate::payload::ValidationConfig;
@@ -18,10 +19,10 @@ use crate::payload::ValidationConfig;
 /// assert_eq!(config.default_lock_time_seconds, 60);
 /// config.validate().unwrap();
 /// ```
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where the database is: `postgres://…`, `sqlite:path`, `:memory:`, `turso:///path`.
+    /// Where the database is: `postgres://…`, `host=… dbname=…`, `sqlite:path`, `:memory:`, `turso:///path`.
     pub dsn: String,
     /// The PostgreSQL schema of the tables; none: as the DSN says, else `tenure`.
     #[serde(default)]
@@ -47,6 +48,23 @@ pub struct Config {
     /// What payloads must look like.
     #[serde(default)]
     pub validation_config: ValidationConfig,
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The DSN without its password and options.
+        f.debug_struct("Config")
+            .field("dsn", &tenure_store::dsn_shown(&self.dsn))
+            .field("schema", &self.schema)
+            .field("max_connections", &self.max_connections)
+            .field("connection_timeout_seconds", &self.connection_timeout_seconds)
+            .field("default_max_batch_size", &self.default_max_batch_size)
+            .field("default_lock_time_seconds", &self.default_lock_time_seconds)
+            .field("max_read_ct", &self.max_read_ct)
+            .field("heartbeat_interval_seconds", &self.heartbeat_interval_seconds)
+            .field("validation_config", &self.validation_config)
+            .finish()
+    }
 }
 
 mod defaults {
@@ -190,7 +208,8 @@ impl Config {
         let wrong = |field: &str, message: &str| {
             Err(Error::InvalidConfig { field: field.to_owned(), message: message.to_owned() })
         };
-        let postgres = self.dsn.starts_with("postgres://") || self.dsn.starts_with("postgresql://");
+        // A DSN that cannot be read is refused by `connect`, which says why.
+        let postgres = tenure_store::dsn_backend(&self.dsn).map_or(true, |backend| backend == Backend::Postgres);
         match () {
             () if self.default_max_batch_size == 0 => wrong("default_max_batch_size", "must be at least 1"),
             () if self.default_lock_time_seconds == 0 => wrong("default_lock_time_seconds", "must be at least 1"),

@@ -71,9 +71,32 @@ impl Store {
     /// Checks, without writing, that every table is there and that nothing refers to what is gone.
     ///
     /// # Errors
-    /// `TableNotFound` or `IntegrityViolation` with the first thing that is wrong; `Migration` before `install`.
+    /// `TableNotFound` with the name of the first table or column that is missing, before `install` too;
+    /// `IntegrityViolation` with the first thing that is wrong; `Migration` when `install` has to bring the tables up to date,
+    /// or a newer version has changed them.
     pub async fn verify(&self) -> Result<()> {
         Ok(self.kernel.verify().await?)
+    }
+
+    /// Ends the use of an embedded database in an orderly way: calls that were begun finish, later ones fail, and everything
+    /// is in the file itself afterwards, its `-wal` file empty or gone, so that the file alone can be copied. Dropping the last
+    /// clone does the same a moment later. PostgreSQL needs none of this.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> tenure::Result<()> {
+    /// let store = tenure::Store::connect(":memory:").await?;
+    /// store.install().await?;
+    /// store.close().await?;
+    /// assert!(store.queues().create("mail").await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Only the database's own.
+    pub async fn close(&self) -> Result<()> {
+        Ok(self.kernel.close().await?)
     }
 
     /// The queues.

@@ -87,3 +87,11 @@ async fn connecting_checks_settings_and_dsns() {
     assert!(error.is_retryable() && error.to_string().contains("127.0.0.1:1: connection refused"), "{error}");
     assert!(started.elapsed() < std::time::Duration::from_secs(5) && !format!("{error:?}").contains("hunter2"));
 }
+
+#[test]
+fn debug_output_of_a_configuration_has_no_password() {
+    for dsn in ["postgres://me:s3cret@db/app?password=s3cret", "host=db password=s3cret", "me:s3cret@db/app"] {
+        let shown = format!("{:?}", tenure::Config::from_dsn(dsn));
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+}

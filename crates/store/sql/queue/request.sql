@@ -1,2 +1,2 @@
--- How many partitions somebody would like a queue to have. Those that it has stay.
-update tenure.queue set partitions = $2 where name = $1
+-- How many partitions the queue should have, as the protocol's clients are shown it. The lanes that exist stay.
+update tenure.queue set requested = $2 where name = $1

@@ -173,7 +173,7 @@ CREATE TABLE tenure_queue (
     paused_at           integer,
     created_at          integer not null,
     updated_at          integer not null
-, placement text not null default '')
+, placement text not null default '', requested integer)
 CREATE TABLE tenure_role (
     id          text not null primary key,
     namespace   text not null,

@@ -167,3 +167,21 @@ pub async fn one_bad_caller_does_not_fail_its_neighbours(h: &Harness) {
     }
     assert_eq!(h.take(&queue, 100).await.len(), 54);
 }
+
+pub async fn enqueueing_into_a_queue_that_was_created_anew_reaches_it(h: &Harness) {
+    let old = h.queue_with(Settings { partitions: 3, ..Settings::default() }).await;
+    // Another process deletes and creates; this one still holds the old lanes.
+    let other = h.another().await.unwrap_or_else(|| h.store.clone());
+    for round in 0..3 {
+        other.queue_delete("jobs").await.unwrap();
+        let error = h.store.enqueue(&old, None, numbered(1)).await.unwrap_err();
+        assert_eq!(error.kind(), crate::Kind::NotFound, "{error:?}");
+        let new = other.queue_create("jobs", Settings::default()).await.unwrap();
+        assert!(h.put(&old, "a").await.id > 0);
+        let keyed = NewMessage { key: Some("k".into()), ..NewMessage::new("b") };
+        h.put_message(&old, keyed).await;
+        assert_eq!(payloads(&h.take(&new, 9).await), ["a"], "round {round}");
+        assert!(h.store.claim_key(&new.lanes, None, None, Duration::ZERO).await.unwrap().is_some());
+    }
+    h.store.verify().await.unwrap();
+}

@@ -113,6 +113,7 @@ cases! { $
         bad_names_and_settings_are_refused_with_advice
         lists_are_sorted_start_at_the_pivot_and_keep_to_the_namespace
         an_update_replaces_settings_and_keeps_partitions
+        requested_and_existing_partitions_are_two_values
         a_deleted_queue_takes_everything_with_it
         a_queue_in_use_is_not_deleted_as_unused
         queues_are_created_and_deleted_side_by_side
@@ -131,6 +132,7 @@ cases! { $
         a_message_keeps_to_the_partition_it_was_sent_to
         concurrent_single_enqueues_are_all_stored_once
         enqueueing_into_a_deleted_queue_is_refused
+        enqueueing_into_a_queue_that_was_created_anew_reaches_it
         one_bad_caller_does_not_fail_its_neighbours;
     dedupe:
         a_second_enqueue_with_the_same_key_stores_nothing
@@ -259,6 +261,7 @@ cases! { $
     schema:
         installing_again_changes_nothing
         verify_is_content_with_a_fresh_store
+        a_running_program_stops_when_a_newer_one_has_broken_its_schema
         using_a_store_before_install_says_so
         a_newer_breaking_schema_is_refused;
     identity:

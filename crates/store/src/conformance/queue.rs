@@ -133,6 +133,23 @@ pub async fn queues_are_created_and_deleted_side_by_side(h: &Harness) {
     h.store.verify().await.unwrap();
 }
 
+pub async fn requested_and_existing_partitions_are_two_values(h: &Harness) {
+    let queue = h.queue_with(Settings { partitions: 4, ..Settings::default() }).await;
+    for requested in [2, 9] {
+        assert!(h.store.queue_request_partitions("jobs", requested).await.unwrap());
+        let found = h.store.queue_get("jobs").await.unwrap();
+        assert_eq!((found.settings.partitions, &found.lanes), (requested, &queue.lanes));
+        assert_eq!(h.store.queue_list("", None, 9).await.unwrap(), [found]);
+        h.store.verify().await.unwrap();
+    }
+    // Of a queue that is spread over several stores, only some of the partitions are here.
+    let spread = Settings { partitions: 5, placement: "a=2,b=3".into(), ..Settings::default() };
+    let spread = h.store.queue_create_part("spread", spread, 2).await.unwrap();
+    assert_eq!((spread.settings.partitions, spread.lanes.len()), (5, 2));
+    h.store.verify().await.unwrap();
+    assert!(!h.store.queue_request_partitions("nope", 3).await.unwrap());
+}
+
 pub async fn a_missing_queue_is_named_in_the_error(h: &Harness) {
     let errors = [
         h.store.queue_get("nope").await.unwrap_err(),

@@ -39,11 +39,38 @@ pub async fn using_a_store_before_install_says_so(h: &Harness) {
     for error in [
         store.queue_create("q", Settings::default()).await.unwrap_err(),
         store.queue_get("q").await.unwrap_err(),
-        store.verify().await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), Kind::Schema, "{error:?}");
         assert!(error.to_string().contains("`install`"), "{error}");
     }
+    let error = store.verify().await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Damaged, "{error:?}");
+    assert_eq!(error.to_string(), "table queue is missing: call `install` first");
+}
+
+pub async fn a_running_program_stops_when_a_newer_one_has_broken_its_schema(h: &Harness) {
+    let queue = h.queue().await;
+    let insert = "insert into tenure.migration (version, name, breaking, applied_at) values ";
+    script(&h.store, &format!("{insert} (8000, 'newer', 0, 1)")).await;
+    let waiting = Claim { wait: Duration::from_secs(30), ..Claim::from_queue(&queue, 1) };
+    let (store, started) = (h.store.clone(), std::time::Instant::now());
+    let claim = tokio::spawn(async move { store.claim(waiting).await });
+    script(&h.store, &format!("{insert} (9000, 'newest', 1, 1)")).await;
+    let refused = |error: &crate::Error| {
+        assert_eq!(error.kind(), Kind::SchemaNewer, "{error:?}");
+        assert!(error.to_string().contains("migration 9000") && error.to_string().contains("upgrade"), "{error}");
+    };
+    let error = loop {
+        match h.store.queue_get("jobs").await {
+            Err(error) => break error,
+            Ok(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+        assert!(started.elapsed() < Duration::from_secs(10), "the old program goes on");
+    };
+    refused(&error);
+    refused(&h.store.enqueue(&queue, None, numbered(1)).await.unwrap_err());
+    refused(&claim.await.unwrap().unwrap_err());
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
 }
 
 pub async fn a_newer_breaking_schema_is_refused(h: &Harness) {

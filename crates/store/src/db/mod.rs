@@ -5,8 +5,11 @@
 //! owns the connection and runs there to its end without ever waiting, so it costs one hop however many statements it
 //! has, and a write is always one transaction.
 
+#[cfg(any(feature = "sqlite", feature = "turso"))]
+mod files;
 #[cfg(feature = "sqlite")]
 pub(crate) mod foreign;
+mod guard;
 pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
@@ -133,6 +136,7 @@ pub(crate) enum Db {
 impl Db {
     /// Runs an act that changes nothing.
     pub(crate) async fn read<T: Send + 'static>(&self, act: impl Act<T>) -> Result<T> {
+        self.admit().await?;
         match self {
             Db::Postgres(db) => db.run(act).await,
             #[cfg(feature = "sqlite")]
@@ -144,6 +148,7 @@ impl Db {
 
     /// Runs an act whose single statement is its own transaction.
     pub(crate) async fn write<T: Send + 'static>(&self, act: impl Act<T>) -> Result<T> {
+        self.admit().await?;
         match self {
             Db::Postgres(db) => db.run(act).await,
             #[cfg(feature = "sqlite")]
@@ -155,6 +160,7 @@ impl Db {
 
     /// Runs an act of several statements in one transaction.
     pub(crate) async fn transact<T: Send + 'static>(&self, act: impl Act<T>) -> Result<T> {
+        self.admit().await?;
         match self {
             Db::Postgres(db) => db.transact(act).await,
             #[cfg(feature = "sqlite")]
@@ -188,6 +194,17 @@ impl Db {
             Db::Sqlite(db) => db.inspect(text).await,
             #[cfg(feature = "turso")]
             Db::Turso(db) => db.inspect(text).await,
+        }
+    }
+
+    /// Ends an embedded database: everything is in its file afterwards, and further calls are refused.
+    pub(crate) async fn close(&self) -> Result<()> {
+        match self {
+            Db::Postgres(_) => Ok(()),
+            #[cfg(feature = "sqlite")]
+            Db::Sqlite(db) => db.close().await,
+            #[cfg(feature = "turso")]
+            Db::Turso(db) => db.close().await,
         }
     }
 

@@ -27,6 +27,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::connect::{Connector, listener_name};
 use self::lent::{Failed, Lent, answer, silent};
+use super::guard::Guard;
 use super::{Act, Conn, List};
 use crate::dsn::PostgresDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlstate};
@@ -53,6 +54,7 @@ pub(crate) struct Postgres {
     /// How long the answer to a statement is waited for.
     limit: Duration,
     pub(crate) schema: String,
+    pub(super) guard: Guard,
     address: String,
 }
 
@@ -79,6 +81,7 @@ impl Postgres {
             prepared: !dsn.pgbouncer,
             limit: dsn.statement_timeout + GRACE,
             schema: dsn.schema.clone(),
+            guard: Guard::default(),
             address,
         };
         drop(postgres.client().await?);

@@ -3,22 +3,29 @@
 //! Invariants: there is one writer per process, so a write never meets another of its own process; a write is one
 //! `BEGIN IMMEDIATE` transaction, so it never has to be upgraded half-way (which fails at once, whatever the busy
 //! time-out); a write whose caller has gone is not begun; a job that panics ends neither its thread nor leaves a
-//! transaction open; a commit is on the disk when it returns (`synchronous=FULL`) unless the DSN asks otherwise.
+//! transaction open; a commit is on the disk when it returns (`synchronous=FULL`) unless the DSN asks otherwise; nothing is
+//! acknowledged that is not in the file that the path leads to; when the database is closed, everything is in the file itself.
+
+mod open;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use futures_util::FutureExt as _;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, OpenFlags, ToSql};
+use rusqlite::{Connection, ToSql};
 use tokio::sync::oneshot;
 
+use self::open::{checkpoint, connection};
+use super::files::Files;
+use super::guard::Guard;
 use super::{Act, Conn, List, list_of, not_installed};
-use crate::dsn::{Durability, FileDsn};
+use crate::dsn::FileDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlite, panicked};
 use crate::sql::{Dialect, Statement, for_each, many_rows, one_row, rendered, steps};
 use crate::value::{Column, Row, Value};
@@ -54,50 +61,107 @@ impl Text {
 
 /// An open SQLite database.
 pub(crate) struct Sqlite {
-    writer: Sender<Job>,
+    /// None: dropped.
+    writer: Option<Sender<Job>>,
     /// The writer's channel again when the database is in memory: there is then only one connection.
-    reader: Sender<Job>,
+    reader: Option<Sender<Job>>,
     texts: Arc<Vec<Text>>,
-    is_file: bool,
+    /// None: in memory.
+    files: Option<Arc<Files>>,
+    pub(super) guard: Guard,
+    closed: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Sqlite {
+    /// Waits until the file is closed, so that a program that ends leaves everything in it.
+    fn drop(&mut self) {
+        (self.writer, self.reader) = (None, None);
+        for thread in self.threads.drain(..) {
+            // A job may hold the last reference to its own database.
+            if thread.thread().id() != std::thread::current().id() {
+                thread.join().unwrap_or_else(|_| tracing::error!("a thread of the SQLite database panicked"));
+            }
+        }
+    }
 }
 
 impl Sqlite {
     /// Opens the file, creating it when it is missing.
     pub(crate) fn open(dsn: &FileDsn) -> Result<Self> {
         let texts: Vec<Text> = rendered(Dialect::Sqlite, "").iter().map(|text| Text::new(text)).collect();
-        let writer = spawn("tenure-writer", vec![connection(dsn, true)?]);
-        let reader = match &dsn.path {
-            None => writer.clone(),
-            Some(_) => {
-                let connections = (0..READERS).map(|_| connection(dsn, false)).collect::<Result<_>>()?;
-                spawn("tenure-reader", connections)
-            }
+        let mut threads = Vec::new();
+        let first = connection(dsn, true)?;
+        let files = dsn.path.as_deref().map(|path| Arc::new(Files::of(path)));
+        let others = match &dsn.path {
+            None => Vec::new(),
+            Some(_) => (0..READERS).map(|_| connection(dsn, false)).collect::<Result<Vec<_>>>()?,
         };
-        Ok(Sqlite { writer, reader, texts: Arc::new(texts), is_file: dsn.path.is_some() })
+        // The writer is waited for last: it closes the file behind the readers.
+        let reader = (!others.is_empty()).then(|| spawn("tenure-reader", others, |_| Ok(()), &mut threads));
+        let writer = spawn("tenure-writer", vec![first], checkpoint, &mut threads);
+        let reader = Some(reader.unwrap_or_else(|| writer.clone()));
+        let (texts, closed) = (Arc::new(texts), Arc::default());
+        Ok(Sqlite { writer: Some(writer), reader, texts, files, guard: Guard::default(), closed, threads })
     }
 
     pub(crate) async fn read<T: Send + 'static>(&self, act: impl Act<T>) -> Result<T> {
-        let texts = self.texts.clone();
-        ask(&self.reader, move |connection, _| run(connection, &texts, act)).await
+        let (texts, files) = (self.texts.clone(), self.files.clone());
+        self.ask(&self.reader, move |connection, _| {
+            files.as_ref().map_or(Ok(()), |files| files.check())?;
+            run(connection, &texts, act)
+        })
+        .await
     }
 
     pub(crate) async fn write<T: Send + 'static>(&self, act: impl Act<T>) -> Result<T> {
-        let texts = self.texts.clone();
-        ask(&self.writer, move |connection, caller| {
-            transaction(connection, caller, |connection| run(connection, &texts, act))
+        let (texts, files) = (self.texts.clone(), self.files.clone());
+        self.ask(&self.writer, move |connection, caller| {
+            transaction(connection, caller, files.as_deref(), |connection| run(connection, &texts, act))
         })
         .await
     }
 
     pub(crate) async fn script(&self, text: String) -> Result<()> {
-        ask(&self.writer, move |connection, caller| {
-            transaction(connection, caller, |connection| connection.execute_batch(&text).map_err(error_of))
+        let files = self.files.clone();
+        self.ask(&self.writer, move |connection, caller| {
+            let body = |connection: &Connection| connection.execute_batch(&text).map_err(error_of);
+            transaction(connection, caller, files.as_deref(), body)
+        })
+        .await
+    }
+
+    /// Lets the writes that were begun finish, refuses all others, and moves the write-ahead log into the file.
+    pub(crate) async fn close(&self) -> Result<()> {
+        let closed = self.closed.clone();
+        let done = self.ask(&self.writer, move |connection, _| {
+            closed.store(true, Ordering::Relaxed);
+            checkpoint(connection)
+        });
+        match done.await {
+            Err(error) if error.kind() == Kind::Closed => Ok(()),
+            done => done,
+        }
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        thread: &Option<Sender<Job>>,
+        job: impl FnOnce(&Connection, &Caller<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let Some(thread) = thread else { return Err(closed()) };
+        let is_closed = self.closed.clone();
+        ask(thread, move |connection, caller| {
+            if is_closed.load(Ordering::Relaxed) {
+                return Err(closed());
+            }
+            job(connection, caller)
         })
         .await
     }
 
     pub(crate) async fn inspect(&self, text: String) -> Result<Vec<Row>> {
-        ask(&self.reader, move |connection, _| {
+        self.ask(&self.reader, move |connection, _| {
             let mut statement = connection.prepare(&text).map_err(error_of)?;
             let mut out = Vec::new();
             collect(&mut statement, [], &mut out)?;
@@ -108,13 +172,13 @@ impl Sqlite {
 
     /// Whether other processes can open this database too.
     pub(crate) fn is_file(&self) -> bool {
-        self.is_file
+        self.files.is_some()
     }
 
     /// A number that changes when another process has committed. Asked of the writer, because our own commits do not
     /// change what it sees.
     pub(crate) async fn data_version(&self) -> Result<i64> {
-        ask(&self.writer, |connection, _| {
+        self.ask(&self.writer, |connection, _| {
             connection.query_row("pragma data_version", [], |row| row.get(0)).map_err(error_of)
         })
         .await
@@ -124,7 +188,7 @@ impl Sqlite {
     #[cfg(feature = "conformance")]
     pub(crate) async fn describe(&self, index: usize) -> Result<(usize, Vec<String>)> {
         let texts = self.texts.clone();
-        ask(&self.writer, move |connection, _| {
+        self.ask(&self.writer, move |connection, _| {
             let mut params = 0;
             let mut columns = Vec::new();
             for step in &texts[index].steps {
@@ -142,53 +206,6 @@ impl Sqlite {
     }
 }
 
-fn connection(dsn: &FileDsn, writes: bool) -> Result<Connection> {
-    let path = dsn.path.as_deref().unwrap_or(Path::new(":memory:"));
-    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    if writes {
-        flags |= OpenFlags::SQLITE_OPEN_CREATE;
-    }
-    let failed = |error: rusqlite::Error| {
-        let kind = match error.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::ReadOnly) => Kind::ReadOnly,
-            Some(rusqlite::ErrorCode::NotADatabase) => Kind::Corrupt,
-            Some(rusqlite::ErrorCode::CannotOpen) => Kind::DatabaseMissing,
-            _ => Kind::Unavailable,
-        };
-        let advice = match kind {
-            Kind::ReadOnly => "the file or its folder cannot be written: check their permissions",
-            Kind::Corrupt => "the file is not a SQLite database",
-            Kind::DatabaseMissing => "the file cannot be opened: does its folder exist, and may it be written?",
-            _ => "the file cannot be opened",
-        };
-        Error::new(kind, format!("cannot open the SQLite database {}: {advice}", path.display())).with_source(error)
-    };
-    let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
-    if connection.is_readonly(rusqlite::MAIN_DB).map_err(failed)? {
-        // SQLite opens such a file without a word, and refuses the first write.
-        return Err(failed(rusqlite::Error::SqliteFailure(
-            rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY),
-            None,
-        )));
-    }
-    connection.busy_timeout(BUSY).map_err(failed)?;
-    connection.set_prepared_statement_cache_capacity(256);
-    let synchronous = match dsn.durability {
-        Durability::Full => "full",
-        Durability::CrashOnly => "normal",
-    };
-    if writes {
-        connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
-        // A write of nothing, so that a file that cannot be written is refused here and not at the first enqueue.
-        connection.execute_batch("begin immediate; commit").map_err(failed)?;
-        // Fewer, larger checkpoints: the default of 1000 pages makes one every few milliseconds under load.
-        connection.pragma_update(None, "wal_autocheckpoint", 4000).map_err(failed)?;
-    }
-    connection.pragma_update(None, "synchronous", synchronous).map_err(failed)?;
-    connection.pragma_update(None, "cache_size", -16_000).map_err(failed)?;
-    Ok(connection)
-}
-
 impl Sqlite {
     /// Runs an act on a connection that is not ours.
     pub(crate) fn run_on<T>(&self, connection: &Connection, act: impl Act<T>) -> Result<T> {
@@ -196,21 +213,31 @@ impl Sqlite {
     }
 }
 
-/// Threads that run jobs, each on its own connection, until the last sender is dropped.
-fn spawn(name: &str, connections: Vec<Connection>) -> Sender<Job> {
+/// Threads that run jobs, each on its own connection, until the last sender is dropped, and then `end`.
+fn spawn(
+    name: &str,
+    connections: Vec<Connection>,
+    end: fn(&Connection) -> Result<()>,
+    threads: &mut Vec<JoinHandle<()>>,
+) -> Sender<Job> {
     let (sender, jobs): (Sender<Job>, Receiver<Job>) = unbounded();
     for connection in connections {
         let jobs = jobs.clone();
-        std::thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                while let Ok(job) = jobs.recv() {
-                    job(&connection);
-                }
-            })
-            .expect("the operating system can start a thread");
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            while let Ok(job) = jobs.recv() {
+                job(&connection);
+            }
+            if let Err(error) = end(&connection) {
+                tracing::warn!(%error, "the SQLite file was not closed in an orderly way");
+            }
+        });
+        threads.push(thread.expect("the operating system can start a thread"));
     }
     sender
+}
+
+fn closed() -> Error {
+    Error::new(Kind::Closed, "the SQLite database was closed")
 }
 
 /// The caller that waits for a job.
@@ -236,7 +263,6 @@ async fn ask<T: Send + 'static>(
         // A caller that went away does not need its answer.
         drop(reply.send(result));
     });
-    let closed = || Error::new(Kind::Closed, "the SQLite database was closed");
     thread.send(job).map_err(|_| closed())?;
     answer.await.map_err(|_| closed())?
 }
@@ -251,15 +277,21 @@ fn run<T>(connection: &Connection, texts: &[Text], act: impl Act<T>) -> Result<T
 fn transaction<T>(
     connection: &Connection,
     caller: &Caller<'_>,
+    files: Option<&Files>,
     body: impl FnOnce(&Connection) -> Result<T>,
 ) -> Result<T> {
+    let check = || files.map_or(Ok(()), Files::check);
+
     connection.busy_timeout(Duration::ZERO).map_err(error_of)?;
     let begun = begin(connection, caller);
     connection.busy_timeout(BUSY).map_err(error_of)?;
     begun?;
-    match body(connection) {
+    // Before the work, so that nothing is written into a file that has gone; and after the commit, because the file may
+    // have gone in between.
+    let worked = check().and_then(|()| body(connection));
+    match worked {
         Ok(value) => match execute(connection, "commit") {
-            Ok(()) => Ok(value),
+            Ok(()) => check().map(|()| value).map_err(Error::ambiguous),
             Err(error) => Err(rolled_back(connection, error)),
         },
         Err(error) => Err(rolled_back(connection, error)),
@@ -514,6 +546,7 @@ fn error_of(error: rusqlite::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dsn::Durability;
 
     fn in_file() -> (tempfile::TempDir, Sqlite, Connection) {
         let folder = tempfile::tempdir().unwrap();
@@ -564,14 +597,13 @@ mod tests {
     #[tokio::test]
     async fn panic_in_an_act_is_rolled_back_and_the_writer_goes_on() {
         let (_folder, sqlite, other) = in_file();
-        let error = ask(&sqlite.writer, |connection, caller| {
-            transaction(connection, caller, |connection| -> Result<()> {
+        let panicking = sqlite.ask(&sqlite.writer, |connection, caller| {
+            transaction(connection, caller, None, |connection| -> Result<()> {
                 connection.execute_batch("insert into t values (1)").unwrap();
                 panic!("injected");
             })
-        })
-        .await
-        .unwrap_err();
+        });
+        let error = panicking.await.unwrap_err();
         assert_eq!((error.kind(), error.is_ambiguous()), (Kind::Database, false));
         let error = sqlite.write(|_| -> futures_util::future::BoxFuture<'_, Result<()>> { panic!("injected") }).await;
         assert_eq!(error.unwrap_err().kind(), Kind::Database);

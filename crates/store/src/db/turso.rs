@@ -1,14 +1,18 @@
 //! The adapter for the embedded Turso engine, which runs the SQLite statements.
 //!
 //! Invariants: one connection, used by one act at a time; a write is one `BEGIN IMMEDIATE` transaction; after a write
-//! has been submitted it is never blindly repeated (a rival did, and got phantom duplicates).
+//! has been submitted it is never blindly repeated (a rival did, and got phantom duplicates); nothing is acknowledged that
+//! is not in the file that the path leads to.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, MutexGuard};
 use turso::{Connection, Database};
 
+use super::files::Files;
+use super::guard::Guard;
 use super::{Act, Conn, List, list_of, not_installed};
 use crate::dsn::FileDsn;
 use crate::error::{Error, Kind, Result};
@@ -22,6 +26,10 @@ type Step = (Option<usize>, String);
 pub(crate) struct Turso {
     connection: Mutex<Connection>,
     texts: Arc<Vec<Vec<Step>>>,
+    /// None: in memory.
+    files: Option<Files>,
+    pub(super) guard: Guard,
+    closed: AtomicBool,
     /// Dropping it would close the file under its connection.
     _database: Database,
 }
@@ -37,9 +45,12 @@ impl Turso {
             (list, one_row(step))
         };
         let texts = rendered(Dialect::Sqlite, "").iter().map(|text| steps(text).map(step).collect()).collect();
-        let turso = Turso { connection: Mutex::new(connection), texts: Arc::new(texts), _database: database };
+        let (connection, texts, guard) = (Mutex::new(connection), Arc::new(texts), Guard::default());
+        let closed = AtomicBool::new(false);
+        let mut turso = Turso { connection, texts, files: None, guard, closed, _database: database };
         // A write of nothing, so that a file that cannot be written is refused here and not at the first enqueue.
         turso.write(|_| Box::pin(async { Ok(()) })).await?;
+        turso.files = dsn.path.as_deref().map(Files::of);
         Ok(turso)
     }
 
@@ -47,15 +58,39 @@ impl Turso {
         act(&mut Conn::Turso(TursoConn { connection, texts: &self.texts })).await
     }
 
-    pub(crate) async fn read<T>(&self, act: impl Act<T>) -> Result<T> {
+    fn check(&self) -> Result<()> {
+        self.files.as_ref().map_or(Ok(()), Files::check)
+    }
+
+    async fn lock(&self) -> Result<MutexGuard<'_, Connection>> {
         let connection = self.connection.lock().await;
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Closed, "the Turso database was closed"));
+        }
+        Ok(connection)
+    }
+
+    /// Lets the write that was begun finish, refuses all others, and moves the write-ahead log into the file.
+    pub(crate) async fn close(&self) -> Result<()> {
+        let connection = self.connection.lock().await;
+        if !self.closed.swap(true, Ordering::Relaxed) {
+            let mut rows = Vec::new();
+            let mut statement = connection.prepare("pragma wal_checkpoint(truncate)").await.map_err(error_of)?;
+            collect(&mut statement, Vec::new(), &mut rows).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn read<T>(&self, act: impl Act<T>) -> Result<T> {
+        let connection = self.lock().await?;
+        self.check()?;
         self.run(&connection, act).await
     }
 
     pub(crate) async fn write<T>(&self, act: impl Act<T>) -> Result<T> {
         let connection = self.begin().await?;
         let result = self.run(&connection, act).await;
-        finish(&connection, result).await
+        finish(&connection, result).await.and_then(|value| self.check().map(|()| value).map_err(Error::ambiguous))
     }
 
     pub(crate) async fn script(&self, text: String) -> Result<()> {
@@ -71,14 +106,15 @@ impl Turso {
     }
 
     pub(crate) async fn inspect(&self, text: String) -> Result<Vec<Row>> {
-        let connection = self.connection.lock().await;
+        let connection = self.lock().await?;
         let mut rows = Vec::new();
         collect(&mut connection.prepare(&text).await.map_err(error_of)?, Vec::new(), &mut rows).await?;
         Ok(rows)
     }
 
     async fn begin(&self) -> Result<MutexGuard<'_, Connection>> {
-        let connection = self.connection.lock().await;
+        let connection = self.lock().await?;
+        self.check()?;
         // An act that was dropped half-way left its transaction open: nobody was told that it was done.
         if !connection.is_autocommit().map_err(error_of)? {
             connection.execute("rollback", ()).await.map_err(error_of)?;

@@ -1,9 +1,10 @@
 //! Queues: create, look up, change, pause, delete with everything in them.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::clock::micros;
-use crate::db::{Conn, decode};
+use crate::db::{Conn, Db, decode};
 use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::check_text;
 use crate::sql::*;
@@ -13,6 +14,8 @@ use crate::value::{Column, Fields, Value};
 
 /// More lanes than this is a mistake, not a plan.
 const MAX_PARTITIONS: u32 = 10_000;
+/// How long a deletion waits for transactions that may have stored messages in its queue.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Store {
     /// Creates a queue. A name that is taken is an error, and changes nothing.
@@ -33,6 +36,7 @@ impl Store {
                 params.push(Value::Int(settings.partitions.into()));
                 params.extend(changeable(&settings));
                 params.push(settings.placement.as_str().into());
+                params.push(Value::Int(lanes.into()));
                 let rows = conn.query(QUEUE_CREATE, &params).await?;
                 let mut fields = rows[0].fields(QUEUE_CREATE.name);
                 let (id, created_at) = (fields.int()?, fields.int()?);
@@ -118,7 +122,8 @@ impl Store {
         updated.await
     }
 
-    /// Notes how many partitions somebody would like a queue to have; those that it has stay. Whether there is one.
+    /// Notes how many partitions a queue was asked to have ([`Settings::partitions`]); the lanes that exist stay as they are
+    /// ([`Queue::lanes`]). Whether there is such a queue.
     pub async fn queue_request_partitions(&self, name: &str, partitions: u32) -> Result<bool> {
         let params = [name.into(), Value::Int(partitions.into())];
         let act = self.db().write(move |conn| Box::pin(async move { conn.execute(QUEUE_REQUEST, &params).await }));
@@ -187,17 +192,12 @@ impl Store {
                     return Err(busy(&owned, messages, workers));
                 }
                 delete(conn, &queue).await?;
-                Ok(Some(queue.lanes))
+                Ok(Some(queue))
             })
         });
-        let Some(lanes) = act.await? else { return Ok(false) };
-        self.delete_stragglers(lanes).await?;
+        let Some(queue) = act.await? else { return Ok(false) };
+        delete_stragglers(self.db(), queue).await?;
         Ok(true)
-    }
-
-    /// An enqueue that began before the lanes were gone may have committed after: its messages belong to nobody.
-    async fn delete_stragglers(&self, lanes: Vec<i64>) -> Result<u64> {
-        self.db().transact(move |conn| Box::pin(async move { delete_lanes(conn, &lanes).await })).await
     }
 
     /// Deletes a queue with its messages, its archive and everything that is known about it. Returns how many messages
@@ -208,12 +208,69 @@ impl Store {
             Box::pin(async move {
                 let Some(queue) = get(conn, &owned).await? else { return Ok(None) };
                 let gone = delete(conn, &queue).await?;
-                Ok(Some((queue.lanes, gone)))
+                Ok(Some((queue, gone)))
             })
         });
-        let (lanes, gone) = found.await?.ok_or_else(|| missing(name))?;
-        Ok(gone + self.delete_stragglers(lanes).await?)
+        let (queue, gone) = found.await?.ok_or_else(|| missing(name))?;
+        Ok(gone + delete_stragglers(self.db(), queue).await?)
     }
+}
+
+/// An enqueue that saw the lanes before they were gone may commit after: its messages belong to no queue. So the deletion ends
+/// when every transaction has ended that may have seen them, and these messages are deleted too. A transaction of a caller's
+/// that stays open keeps the deletion waiting for [`PATIENCE`]; a task goes on to wait for it.
+async fn delete_stragglers(db: &Db, queue: Queue) -> Result<u64> {
+    let began = writers(db).await?;
+    let ended = tokio::time::timeout(PATIENCE, end_of(db, &began)).await;
+    match ended {
+        Ok(ended) => ended?,
+        Err(_) => {
+            let (db, queue) = (db.clone(), queue.clone());
+            tokio::spawn(async move {
+                let deleted = match end_of(&db, &began).await {
+                    Ok(()) => delete_late(&db, queue).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = deleted {
+                    tracing::error!(%error, "could not look for messages of a deleted queue: `verify` finds them");
+                }
+            });
+        }
+    }
+    delete_late(db, queue).await
+}
+
+async fn delete_late(db: &Db, queue: Queue) -> Result<u64> {
+    db.transact(move |conn| {
+        Box::pin(async move {
+            conn.execute(QUEUE_DELETE_DEDUPE, &[Value::Int(queue.id)]).await?;
+            delete_lanes(conn, &queue.lanes).await
+        })
+    })
+    .await
+}
+
+/// The transactions that write messages now.
+async fn writers(db: &Db) -> Result<HashSet<String>> {
+    db.read(|conn| {
+        Box::pin(async move {
+            let rows = conn.query(LANE_WRITERS, &[]).await?;
+            Ok(decode(LANE_WRITERS, &rows, |row| row.text())?.into_iter().collect())
+        })
+    })
+    .await
+}
+
+/// Waits until none of these transactions runs any more.
+async fn end_of(db: &Db, began: &HashSet<String>) -> Result<()> {
+    let mut pause = Duration::from_millis(1);
+    let mut running = began.clone();
+    while !running.is_empty() {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
+        running = writers(db).await?.intersection(&running).cloned().collect();
+    }
+    Ok(())
 }
 
 fn busy(name: &str, messages: i64, workers: i64) -> Error {

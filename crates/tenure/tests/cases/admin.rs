@@ -93,7 +93,7 @@ pub(crate) async fn metrics_tell_states_apart(h: &Harness) {
     assert_eq!((stats.total_queues, stats.total_workers, stats.active_workers), (1, 2, 2));
     assert_eq!((stats.pending_messages, stats.locked_messages, stats.total_messages), (2, 1, 4));
     assert_eq!((stats.archived_messages, stats.dead_messages), (2, 1));
-    assert_eq!(stats.schema_version, "8");
+    assert_eq!(stats.schema_version, "9");
 }
 
 pub(crate) async fn a_message_without_attempts_left_is_dead_and_can_be_replayed_once(h: &Harness) {
@@ -301,4 +301,17 @@ pub(crate) async fn one_setting_is_changed_and_the_others_stay(h: &Harness) {
     assert_eq!(after.settings, expected);
     let missing = h.admin().change_queue("nope", |_| ()).await.unwrap_err();
     assert!(matches!(missing, Error::QueueNotFound { name } if name == "nope"));
+}
+
+pub(crate) async fn verify_before_install_names_the_missing_table(h: &Harness) {
+    let empty = match h.dsn().rsplit_once(".db") {
+        Some((path, _)) => format!("{path}-empty.db"),
+        None => h.dsn().replace("schema=", "schema=empty_"),
+    };
+    assert_ne!(empty, h.dsn());
+    let store = tenure::Store::connect(&empty).await.unwrap();
+    let error = store.verify().await.unwrap_err();
+    assert!(matches!(&error, Error::TableNotFound(text) if text.contains("table queue is missing")), "{error:?}");
+    store.install().await.unwrap();
+    store.verify().await.unwrap();
 }

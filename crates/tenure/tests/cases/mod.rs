@@ -91,6 +91,7 @@ macro_rules! suite {
             retention_forgets_what_is_old
             tables_have_their_names_and_the_store_its_own
             an_admin_writes_nothing_by_itself
+            verify_before_install_names_the_missing_table
         }
         $crate::cases::suite! { @cases $open, true, producer:
             what_was_stored_comes_back_from_the_write

@@ -1,0 +1,144 @@
+//! What a file is after its database was closed, and what happens when it goes while it is open.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+
+use tenure_store::conformance::{Harness, numbered};
+use tenure_store::{Claim, Kind, NewMessage, Queue, Settings, Store};
+
+fn path(h: &Harness) -> PathBuf {
+    tenure_store::dsn_file(&h.dsn).unwrap()
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}{suffix}", path.display()))
+}
+
+async fn put(store: &Store, queue: &Queue) -> Result<(), tenure_store::Error> {
+    store.enqueue(queue, None, vec![NewMessage::new("x")]).await.map(drop)
+}
+
+async fn refused(store: &Store, queue: &Queue, name: &Path, what: &str) {
+    for error in [
+        put(store, queue).await.unwrap_err(),
+        store.claim(Claim::from_queue(queue, 1)).await.unwrap_err(),
+        store.queue_create("more", Settings::default()).await.unwrap_err(),
+        store.queue_get("jobs").await.unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.is_retryable()), (Kind::FileReplaced, false), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("{} was {what}", name.display())) && text.contains("start again"), "{text}");
+    }
+}
+
+async fn deleted_file_is_noticed(scheme: &str) {
+    let h = support::file(scheme).await;
+    let queue = h.queue().await;
+    put(&h.store, &queue).await.unwrap();
+    std::fs::remove_file(path(&h)).unwrap();
+    refused(&h.store, &queue, &path(&h), "deleted").await;
+}
+
+async fn replaced_file_is_noticed_until_it_is_put_back(scheme: &str) {
+    let h = support::file(scheme).await;
+    let queue = h.queue().await;
+    let (path, aside) = (path(&h), beside(&path(&h), "-aside"));
+    std::fs::rename(&path, &aside).unwrap();
+    std::fs::copy(&aside, &path).unwrap();
+    refused(&h.store, &queue, &path, "replaced").await;
+    std::fs::rename(&aside, &path).unwrap();
+    put(&h.store, &queue).await.unwrap();
+    assert_eq!(h.take(&queue, 9).await.len(), 1, "nothing that was refused was stored");
+}
+
+#[tokio::test]
+async fn deleted_sqlite_file_is_noticed_before_the_next_acknowledgement() {
+    deleted_file_is_noticed("sqlite:").await;
+}
+
+#[tokio::test]
+async fn deleted_turso_file_is_noticed_before_the_next_acknowledgement() {
+    deleted_file_is_noticed("turso://").await;
+}
+
+#[tokio::test]
+async fn replaced_sqlite_file_is_noticed_and_nothing_is_stored_in_the_old_one() {
+    replaced_file_is_noticed_until_it_is_put_back("sqlite:").await;
+}
+
+#[tokio::test]
+async fn replaced_turso_file_is_noticed_and_nothing_is_stored_in_the_old_one() {
+    replaced_file_is_noticed_until_it_is_put_back("turso://").await;
+}
+
+#[tokio::test]
+async fn deleted_write_ahead_log_and_its_index_are_noticed() {
+    for suffix in ["-wal", "-shm"] {
+        let h = support::file("sqlite:").await;
+        let queue = h.queue().await;
+        put(&h.store, &queue).await.unwrap();
+        let name = beside(&path(&h), suffix);
+        std::fs::remove_file(&name).unwrap();
+        refused(&h.store, &queue, &name, "deleted").await;
+    }
+}
+
+#[tokio::test]
+async fn file_behind_a_symbolic_link_and_a_relative_path_are_found() {
+    let h = support::file("sqlite:").await;
+    let link = beside(&path(&h), "-link");
+    std::fs::remove_file(&link).ok();
+    std::os::unix::fs::symlink(path(&h), &link).unwrap();
+    let store = Store::connect(link.to_str().unwrap()).await.unwrap();
+    let queue = store.queue_create("jobs", Settings::default()).await.unwrap();
+    put(&store, &queue).await.unwrap();
+    std::fs::remove_file(&link).unwrap();
+    refused(&store, &queue, &link, "deleted").await;
+    put(&h.store, &queue).await.unwrap();
+}
+
+/// How many messages a copy of the file alone has.
+async fn copied(scheme: &str, path: &Path) -> usize {
+    let copy = beside(path, "-copy");
+    for suffix in ["", "-wal", "-shm"] {
+        std::fs::remove_file(beside(&copy, suffix)).ok();
+    }
+    std::fs::copy(path, &copy).unwrap();
+    let store = Store::connect(&format!("{scheme}{}", copy.display())).await.unwrap();
+    let queue = store.queue_get("jobs").await.unwrap();
+    store.claim(Claim::from_queue(&queue, 1000)).await.unwrap().len()
+}
+
+#[tokio::test]
+async fn closed_store_has_everything_in_the_file_itself() {
+    for scheme in ["sqlite:", "turso://"] {
+        let h = support::file(scheme).await;
+        let queue = h.queue().await;
+        h.store.enqueue(&queue, None, numbered(100)).await.unwrap();
+        let log = beside(&path(&h), "-wal");
+        assert!(log.metadata().unwrap().len() > 0, "{scheme}");
+        h.store.close().await.unwrap();
+        h.store.close().await.unwrap();
+        assert_eq!(log.metadata().map_or(0, |log| log.len()), 0, "{scheme}");
+        assert_eq!(copied(scheme, &path(&h)).await, 100, "{scheme}");
+        assert_eq!(put(&h.store, &queue).await.unwrap_err().kind(), Kind::Closed, "{scheme}");
+    }
+}
+
+#[test]
+fn store_that_ends_with_its_runtime_has_everything_in_the_file_itself() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let first = runtime();
+    let path = first.block_on(async {
+        let h = support::file("sqlite:").await;
+        let queue = h.queue().await;
+        h.store.enqueue(&queue, None, numbered(100)).await.unwrap();
+        path(&h)
+    });
+    drop(first);
+    assert!(!beside(&path, "-wal").exists(), "the last connection removes its log");
+    assert_eq!(runtime().block_on(copied("sqlite:", &path)), 100);
+}
