@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::observe::Observer;
 use crate::store::Store;
 use crate::types::{
-    ArchiveCursor, ArchivedMessage, ConcurrencyModel, QueueInfo, QueueMessage, QueueMetrics, Span, SystemStats, WorkerHealthStats,
-    WorkerInfo, WorkerPurgeResult,
+    ArchiveCursor, ArchivedMessage, ConcurrencyModel, QueueInfo, QueueMessage, QueueMetrics, Span, SystemStats,
+    WorkerHealthStats, WorkerInfo, WorkerPurgeResult,
 };
 
 /// The operator's hand on a database.
@@ -138,7 +138,9 @@ impl Admin {
             self.store.queue(name).await?;
             let dead_queue = settings.dead_queue.clone();
             let updated = self.store.kernel.queue_update(name, settings).await;
-            Ok(QueueInfo::from(&updated.map_err(|error| Error::of_queue(dead_queue.as_deref().unwrap_or(name), error))?))
+            Ok(QueueInfo::from(
+                &updated.map_err(|error| Error::of_queue(dead_queue.as_deref().unwrap_or(name), error))?,
+            ))
         };
         self.observer(name).watch("update_queue", act).await
     }

@@ -81,6 +81,6 @@ pub use store::Store;
 pub use tables::{ArchiveTable, MessageTable, QueueTable, WorkerTable};
 pub use tenure_store::Settings;
 pub use types::{
-    ArchiveCursor, ArchivedMessage, ConcurrencyModel, Disposition, QueueInfo, QueueMessage, QueueMetrics, Span, SystemStats,
-    WorkerHealthStats, WorkerInfo, WorkerPurgeResult, WorkerStatus,
+    ArchiveCursor, ArchivedMessage, ConcurrencyModel, Disposition, QueueInfo, QueueMessage, QueueMetrics, Span,
+    SystemStats, WorkerHealthStats, WorkerInfo, WorkerPurgeResult, WorkerStatus,
 };

@@ -35,8 +35,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<Archived>> {
         let (at, id) = pivot.unwrap_or((i64::MAX, i64::MAX));
-        let params =
-            [Value::Int(queue), Value::Bool(dead_only), Value::Int(at), Value::Int(id), rows(limit)];
+        let params = [Value::Int(queue), Value::Bool(dead_only), Value::Int(at), Value::Int(id), rows(limit)];
         self.db()
             .read(move |conn| {
                 Box::pin(async move { decode(ARCHIVE_LIST, &conn.query(ARCHIVE_LIST, &params).await?, archived) })
