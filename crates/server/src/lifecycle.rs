@@ -1,5 +1,5 @@
-//! What happens to queues that nobody looks at: due messages become ready, leases that ran out are recovered, what must die
-//! dies, and what was kept long enough is forgotten.
+//! What happens to queues that nobody looks at: due messages become ready, leases that ran out are recovered, and what must die
+//! dies. The stores' housekeeping is a task of its own, because a round of it can take long.
 //!
 //! Invariants: everything comes from the stores and nothing from memory, so it also happens after a restart; any number of
 //! processes may do this at the same time, because every step takes only rows that nobody else is working on; no step walks
@@ -28,8 +28,8 @@ const QUEUES: usize = 5;
 const LANES: usize = 1000;
 /// Dead letters that are carried to another store at once.
 const CARRIED: usize = 100;
-/// Finished messages that are forgotten at once.
-const PRUNED: usize = 1000;
+/// How often it is asked whether the housekeeping of a store is due; one process does it then.
+const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 
 /// How far the walks over lanes have come, and when each went on; and how far the one over all queues.
 #[derive(Default)]
@@ -53,6 +53,29 @@ pub(crate) async fn keep(service: Weak<Service>, member: Arc<Member>) {
         walks.lanes.retain(|_, (_, at)| at.elapsed() < FORGOTTEN);
         // Not in step with other processes.
         let pause = EVERY.mul_f64(rand::rng().random_range(0.8..1.2));
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Does the housekeeping of a store, when no other process does, until the service ends.
+pub(crate) async fn maintain(service: Weak<Service>, member: Arc<Member>) {
+    loop {
+        if service.upgrade().is_none_or(|service| service.is_closing()) {
+            return;
+        }
+        // At the start too: a store whose servers are often restarted is maintained all the same.
+        if member.is_up() {
+            let done = match member.store().await {
+                Ok(store) => member.watched(store.maintain_in_turn().await),
+                Err(error) => Err(error),
+            };
+            match done {
+                Ok(Some(done)) => tracing::debug!(?done, store = member.name, "housekeeping is done"),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, store = member.name, "housekeeping failed, and is tried again"),
+            }
+        }
+        let pause = MAINTAIN_EVERY.mul_f64(rand::rng().random_range(0.8..1.2));
         tokio::time::sleep(pause).await;
     }
 }
@@ -83,7 +106,6 @@ async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -
         for lane in &queue.lanes {
             tend(&store, member, *lane, walks).await?;
         }
-        go_on(queue.id, member.watched(prune(&store, queue).await))?;
         if !Arc::ptr_eq(member, service.stores.home()) {
             go_on(queue.id, carry_dead(service, member, &store, queue).await)?;
         }
@@ -153,14 +175,6 @@ fn go_on<T>(lane: i64, result: Result<T, Error>) -> Result<Option<T>, Error> {
 /// The least name behind this one: no name holds a NUL.
 fn behind(name: &str) -> String {
     format!("{name}\u{1}")
-}
-
-/// Forgets what a queue has kept long enough.
-async fn prune(store: &Store, queue: &Queue) -> Result<(), Error> {
-    if queue.settings.retain_completed.is_some() || queue.settings.retain_dead.is_some() {
-        store.archive_prune(queue.id, None, PRUNED).await?;
-    }
-    Ok(())
 }
 
 /// Does at once whatever is due anywhere: for tests that move the clock.

@@ -113,6 +113,7 @@ impl Service {
     fn look_after_queues(self: &Arc<Self>) {
         for member in self.stores.all() {
             self.tasks().spawn(crate::lifecycle::keep(Arc::downgrade(self), member.clone()));
+            self.tasks().spawn(crate::lifecycle::maintain(Arc::downgrade(self), member.clone()));
         }
     }
 

@@ -16,12 +16,14 @@ use rand::Rng as _;
 
 use crate::db::{Conn, Db};
 use crate::error::Result;
-use crate::sql::{CALL_CLOSE, CALL_FIND, CALL_FORGET, CALL_PRUNE};
+use crate::sql::{CALL_CLOSE, CALL_FIND, CALL_FORGET, CALL_PRUNE, CALL_WINDOW};
 use crate::types::Micros;
 use crate::value::Value;
 
 /// How long a record is kept at least: longer than any call is repeated.
 const KEPT: Micros = 300_000_000;
+/// Records that are looked through at once.
+const FORGOTTEN: i64 = 10_000;
 
 /// Numbers the calls of one process.
 pub(crate) struct Calls {
@@ -69,19 +71,29 @@ impl Calls {
             tokio::spawn(async move {
                 let act = db.write(move |conn| Box::pin(async move { conn.execute(CALL_PRUNE, &params).await }));
                 if let Err(error) = act.await {
-                    tracing::warn!(%error, "could not remove the records of old calls; `forget` removes them later");
+                    tracing::warn!(%error, "could not remove the records of old calls; housekeeping removes them later");
                 }
             });
         }
     }
 }
 
-/// Removes the records of processes that ended.
-pub(crate) async fn forget(db: &Db, now: Value) -> Result<()> {
-    if matches!(db, Db::Postgres(_)) {
-        db.write(move |conn| Box::pin(async move { conn.execute(CALL_FORGET, &[now]).await })).await?;
+/// Looks through the next records after a token and removes those of processes that ended: how far this came, and how many;
+/// none: there are no more.
+pub(crate) async fn forget(db: &Db, now: Value, after: i64) -> Result<Option<(i64, u64)>> {
+    if !matches!(db, Db::Postgres(_)) {
+        return Ok(None);
     }
-    Ok(())
+    let look = db.read(move |conn| {
+        Box::pin(async move {
+            let rows = conn.query(CALL_WINDOW, &[Value::Int(after), Value::Int(FORGOTTEN)]).await?;
+            rows[0].fields(CALL_WINDOW.name).int_or_null()
+        })
+    });
+    let Some(upto) = look.await? else { return Ok(None) };
+    let params = [now, Value::Int(after), Value::Int(upto)];
+    let gone = db.write(move |conn| Box::pin(async move { conn.execute(CALL_FORGET, &params).await })).await?;
+    Ok(Some((upto, gone)))
 }
 
 /// One attempt to carry out a call.

@@ -146,7 +146,7 @@ impl Claimer {
             let (mut group, rest): (VecDeque<_>, VecDeque<_>) =
                 open.into_iter().partition(|request| request.terms() == terms);
             open = rest;
-            let wanted: usize = group.iter().map(|request| request.limit).sum();
+            let wanted = group.iter().fold(0_usize, |wanted, request| wanted.saturating_add(request.limit));
             match self.take(wanted.min(PASS), terms.0, terms.1).await {
                 Ok(messages) => {
                     let rooms: Vec<usize> = group.iter().map(|request| request.limit).collect();

@@ -72,11 +72,14 @@ statements! {
     CALL_FORGET = postgres "call/forget";
     CALL_PRUNE = postgres "call/prune";
     CALL_RECORD = postgres "call/record";
+    CALL_WINDOW = postgres "call/window";
     CLOCK_NOW = both "clock/now";
+    DEDUPE_CLEAR = both "dedupe/clear";
     DEDUPE_FIND = pair "dedupe/find";
     DEDUPE_HOLD = pair "dedupe/hold";
     DEDUPE_PRUNE = both "dedupe/prune";
     DEDUPE_SET = pair "dedupe/set";
+    DEDUPE_WINDOW = both "dedupe/window";
     EVENT_APPEND = pair "event/append";
     EVENT_LATEST = both "event/latest";
     EVENT_READ = both "event/read";
@@ -89,6 +92,8 @@ statements! {
     HISTORY_IMPORT = pair "history/import";
     HISTORY_READ = pair "history/read";
     HISTORY_WHOLE = pair "history/whole";
+    HOUSEKEEPING_RENEW = both "housekeeping/renew";
+    HOUSEKEEPING_TAKE = both "housekeeping/take";
     IDENTITY_RAISE = both "identity/raise";
     IDENTITY_VERSION = both "identity/version";
     INSTANCE_BORN = pair "instance/born";
@@ -229,9 +234,11 @@ statements! {
     WORKER_ALIVE = pair "worker/alive";
     WORKER_CHANGE = both "worker/change";
     WORKER_FENCE = both "worker/fence";
+    WORKER_FORGET = both "worker/forget";
     WORKER_GET = both "worker/get";
     WORKER_HEARTBEAT = pair "worker/heartbeat";
     WORKER_HELD = both "worker/held";
+    WORKER_KNOWN = both "worker/known";
     WORKER_LIST = both "worker/list";
     WORKER_PURGE = both "worker/purge";
     WORKER_REGISTER = both "worker/register";
@@ -301,6 +308,12 @@ pub(crate) const MIGRATIONS: &[(i64, &str, &str, &str)] = &[
         "sql_functions",
         include_str!("../sql/migrations/0010_sql_functions.pg.sql"),
         include_str!("../sql/migrations/0010_sql_functions.sqlite.sql"),
+    ),
+    (
+        11,
+        "housekeeping",
+        include_str!("../sql/migrations/0011_housekeeping.pg.sql"),
+        include_str!("../sql/migrations/0011_housekeeping.sqlite.sql"),
     ),
 ];
 

@@ -35,7 +35,8 @@ pub struct Settings {
     pub max_attempts: Option<u32>,
     /// The queue that receives the dead letters; none: they go to the archive.
     pub dead_queue: Option<String>,
-    /// How long completed messages stay in the archive; none: they are deleted when they complete.
+    /// How long completed messages stay in the archive; none: they are deleted when they complete, and those that are
+    /// [archived](crate::Store::archive) explicitly stay until they are pruned by hand.
     pub retain_completed: Option<Duration>,
     /// How long dead messages stay in the archive; none: until they are replayed or pruned by hand.
     pub retain_dead: Option<Duration>,
@@ -85,6 +86,32 @@ pub struct Queue {
     pub updated_at: Micros,
     /// Its lanes, by partition.
     pub lanes: Vec<i64>,
+}
+
+/// What a round of housekeeping removed.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> tenure_store::Result<()> {
+/// let store = tenure_store::Store::connect(":memory:").await?;
+/// store.install().await?;
+/// assert_eq!(store.maintain().await?, tenure_store::Maintenance::default());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Maintenance {
+    /// Finished messages that outlived their queue's retention.
+    pub archived: u64,
+    /// Dedupe keys whose window has passed and whose messages are gone.
+    pub dedupe_keys: u64,
+    /// Rows of keys that are free and have no message.
+    pub keys: u64,
+    /// Records of calls of processes that ended.
+    pub calls: u64,
+    /// Workers that stopped, or were not heard of, long ago.
+    pub workers: u64,
 }
 
 /// A message to enqueue.

@@ -5,10 +5,10 @@ use tenure_store::Settings;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::observe::Observer;
-use crate::store::{Store, maintain_queue};
+use crate::store::Store;
 use crate::types::{
-    ArchivedMessage, ConcurrencyModel, QueueInfo, QueueMessage, QueueMetrics, Span, SystemStats, WorkerHealthStats,
-    WorkerInfo, WorkerPurgeResult,
+    ArchiveCursor, ArchivedMessage, ConcurrencyModel, QueueInfo, QueueMessage, QueueMetrics, Span, SystemStats,
+    WorkerHealthStats, WorkerInfo, WorkerPurgeResult,
 };
 
 /// The operator's hand on a database.
@@ -113,7 +113,7 @@ impl Admin {
     /// Creates a queue with settings of its own.
     ///
     /// # Errors
-    /// `QueueAlreadyExists` for a name that is taken.
+    /// `QueueAlreadyExists` for a name that is taken, `QueueNotFound` for a dead queue that does not exist.
     pub async fn create_queue_with(&self, name: &str, settings: Settings) -> Result<QueueInfo> {
         self.observer(name).watch("create_queue", self.store.queues().create_with(name, settings)).await
     }
@@ -166,11 +166,15 @@ impl Admin {
     /// Replaces all of a queue's settings; [`change_queue`](Admin::change_queue) changes some of them.
     ///
     /// # Errors
-    /// `QueueNotFound`, or `ValidationFailed` for settings that cannot be.
+    /// `QueueNotFound` for the queue or for its dead queue, or `ValidationFailed` for settings that cannot be.
     pub async fn update_queue(&self, name: &str, settings: Settings) -> Result<QueueInfo> {
         let act = async {
             self.store.queue(name).await?;
-            Ok(QueueInfo::from(&self.store.kernel.queue_update(name, settings).await?))
+            let dead_queue = settings.dead_queue.clone();
+            let updated = self.store.kernel.queue_update(name, settings).await;
+            Ok(QueueInfo::from(
+                &updated.map_err(|error| Error::of_queue(dead_queue.as_deref().unwrap_or(name), error))?,
+            ))
         };
         self.observer(name).watch("update_queue", act).await
     }
@@ -223,7 +227,8 @@ impl Admin {
         self.observer(name).watch("get_queue", self.store.queues().get_by_name(name)).await
     }
 
-    /// Removes every live message of a queue, leased ones included. How many. The archive and the workers stay.
+    /// Removes every live message of a queue, leased ones included, and its dedupe keys. How many messages. The archive and
+    /// the workers stay.
     ///
     /// # Errors
     /// `QueueNotFound`.
@@ -274,14 +279,56 @@ impl Admin {
         self.observer(queue_name).watch("dlq_batch", act).await
     }
 
-    /// Dead messages of a queue, newest first.
+    /// Dead messages of a queue, newest first: the first page.
     ///
     /// # Errors
     /// `QueueNotFound`.
     pub async fn list_dead(&self, queue_name: &str, limit: usize) -> Result<Vec<ArchivedMessage>> {
+        self.list_dead_after(queue_name, None, limit).await
+    }
+
+    /// Dead messages of a queue, newest first: the page behind a cursor, which is the [cursor](ArchivedMessage::cursor) of the
+    /// last message of the page before. A message that dies, or is replayed, between two pages moves no other message to another
+    /// page.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> tenure::Result<()> {
+    /// # use tenure::*;
+    /// # let store = Store::connect(":memory:").await?;
+    /// # store.install().await?;
+    /// # let admin = Admin::on(&store);
+    /// # admin.create_queue("mail").await?;
+    /// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
+    /// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
+    /// # producer.batch_enqueue(&[1, 2, 3]).await?;
+    /// # for message in consumer.dequeue().await? { consumer.bury(&message, "broken").await?; }
+    /// let mut dead = 0;
+    /// let mut after = None;
+    /// loop {
+    ///     let page = admin.list_dead_after("mail", after, 2).await?;
+    ///     let Some(last) = page.last() else { break };
+    ///     after = Some(last.cursor());
+    ///     dead += page.len();
+    /// }
+    /// assert_eq!(dead, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `QueueNotFound`.
+    pub async fn list_dead_after(
+        &self,
+        queue_name: &str,
+        after: Option<ArchiveCursor>,
+        limit: usize,
+    ) -> Result<Vec<ArchivedMessage>> {
         let act = async {
             let queue = self.store.queue(queue_name).await?;
-            let dead = self.store.kernel.archive_list(queue.id, true, None, limit).await?;
+            // The kernel's pivot is inclusive.
+            let pivot = after.map(|last| (last.archived_at.timestamp_micros(), last.id.saturating_sub(1)));
+            let dead = self.store.kernel.archive_list(queue.id, true, pivot, limit).await?;
             Ok(dead.into_iter().map(ArchivedMessage::from).collect())
         };
         self.observer(queue_name).watch("list_dead", act).await
@@ -347,7 +394,8 @@ impl Admin {
         self.observer("").watch("purge_stale_workers", self.store.purge_stale_workers(timeout)).await
     }
 
-    /// Forgets finished messages of a queue that ended longer than `age` ago. How many.
+    /// Forgets finished messages of a queue that ended longer than `age` ago, also those that were
+    /// [archived](crate::Consumer::archive) explicitly. How many.
     ///
     /// # Errors
     /// `QueueNotFound`, or `ValidationFailed` for a negative age.
@@ -367,12 +415,15 @@ impl Admin {
     }
 
     /// One round of housekeeping in a queue: buries what has expired or run out of attempts, and forgets what its
-    /// retention says. [`Consumer::run`](crate::Consumer::run) does this for its own queue every minute.
+    /// retention says. [`Consumer::run`](crate::Consumer::run) does this for every queue: see [`Store::maintain`].
     ///
     /// # Errors
     /// `QueueNotFound`.
     pub async fn maintain_queue(&self, name: &str) -> Result<()> {
-        let act = async { Ok(maintain_queue(&self.store.kernel, &self.store.queue(name).await?).await?) };
+        let act = async {
+            self.store.kernel.maintain_queue(&self.store.queue(name).await?).await?;
+            Ok(())
+        };
         self.observer(name).watch("maintain_queue", act).await
     }
 

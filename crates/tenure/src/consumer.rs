@@ -184,7 +184,8 @@ impl Consumer {
         Ok(messages)
     }
 
-    /// Completes a message and keeps it in the archive. None when the lease is not this consumer's, or not any more.
+    /// Completes a message and keeps it in the archive: for the queue's `retain_completed`, and forever when the queue has none,
+    /// until [`Admin::prune_archive`](crate::Admin::prune_archive) removes it. None when the lease is not this consumer's, or not any more.
     ///
     /// # Errors
     /// Only the database's own.

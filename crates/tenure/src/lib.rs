@@ -121,6 +121,6 @@ pub use store::Store;
 pub use tables::{ArchiveTable, MessageTable, QueueTable, WorkerTable};
 pub use tenure_store::Settings;
 pub use types::{
-    ArchivedMessage, ConcurrencyModel, Disposition, QueueInfo, QueueMessage, QueueMetrics, Span, SystemStats,
-    WorkerHealthStats, WorkerInfo, WorkerPurgeResult, WorkerStatus,
+    ArchiveCursor, ArchivedMessage, ConcurrencyModel, Disposition, QueueInfo, QueueMessage, QueueMetrics, Span,
+    SystemStats, WorkerHealthStats, WorkerInfo, WorkerPurgeResult, WorkerStatus,
 };

@@ -1,7 +1,6 @@
 //! The connected database, its tables, and what concerns more than one of them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tenure_store::Backend;
 
@@ -236,16 +235,18 @@ impl Store {
         })
     }
 
-    /// One round of housekeeping in every queue: buries what has expired or run out of attempts where nobody dequeues,
-    /// and forgets what the queues' retention says. [`Consumer::run`](crate::Consumer::run) does this for its own queue.
+    /// One round of housekeeping, now. In every queue: buries messages that have expired or run out of attempts where no
+    /// consumer dequeues, and removes finished messages as the queue's retention says. In the whole store: removes dedupe keys
+    /// whose window has passed and whose messages are gone, rows of routing keys that are not in use, workers that stopped an
+    /// hour ago, and workers that sent no heartbeat for a day.
+    ///
+    /// [`Consumer::run`](crate::Consumer::run) and the server do this about once a minute, one process per store at a time. Call
+    /// it yourself, about as often, only where neither runs.
     ///
     /// # Errors
     /// Only the database's own.
     pub async fn maintain(&self) -> Result<()> {
-        for queue in self.all_queues().await? {
-            maintain_queue(&self.kernel, &queue).await?;
-        }
-        self.kernel.forget().await?;
+        self.kernel.maintain().await?;
         Ok(())
     }
 
@@ -270,20 +271,4 @@ impl Store {
 
 pub(crate) fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-/// Rows forgotten in one statement.
-const PRUNE: usize = 1000;
-
-pub(crate) async fn maintain_queue(
-    kernel: &tenure_store::Store,
-    queue: &tenure_store::Queue,
-) -> tenure_store::Result<()> {
-    for lane in &queue.lanes {
-        kernel.sweep(*lane).await?;
-    }
-    while kernel.archive_prune(queue.id, None, PRUNE).await? == PRUNE as u64 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    Ok(())
 }

@@ -324,6 +324,26 @@ impl ArchivedMessage {
     pub fn get_processing_duration(&self) -> Option<Duration> {
         self.dequeued_at.and_then(|at| (self.archived_at - at).to_std().ok())
     }
+
+    /// Where the next page of a list that ends with this message begins: see [`Admin::list_dead_after`](crate::Admin::list_dead_after).
+    pub fn cursor(&self) -> ArchiveCursor {
+        ArchiveCursor { archived_at: self.archived_at, id: self.id }
+    }
+}
+
+/// A place in a list of finished messages: behind the message that ended then and has this id. It needs no connection and can be
+/// kept by a client, for example in a link to the next page.
+///
+/// ```
+/// let cursor = tenure::ArchiveCursor { archived_at: chrono::Utc::now(), id: 4711 };
+/// assert_eq!(cursor, cursor.clone());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArchiveCursor {
+    /// When the message ended.
+    pub archived_at: DateTime<Utc>,
+    /// Its id.
+    pub id: i64,
 }
 
 impl From<tenure_store::Archived> for ArchivedMessage {

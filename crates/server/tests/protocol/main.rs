@@ -182,6 +182,7 @@ suites! {
     processes:
         data_survives_a_kill
         data_survives_a_stop
+        a_server_does_the_housekeeping_of_its_store
         a_stop_under_load_says_so_and_loses_nothing
         a_kill_under_load_loses_nothing;
 }

@@ -73,6 +73,37 @@ pub(crate) async fn data_survives_a_stop(backend: Backend) {
     .await;
 }
 
+/// Rows that mean nothing any more are removed by a server soon after its start.
+pub(crate) async fn a_server_does_the_housekeeping_of_its_store(backend: Backend) {
+    use tenure_store::{Claim, Clock, Fence, Message, NewMessage, Settings, Store};
+    let place = Place::new(backend);
+    let two_days_ago = now() / 1000 - 2 * 86_400_000_000;
+    let past = Store::connect_with_clock(&place.dsn, Clock::fixed(two_days_ago)).await.unwrap();
+    past.install().await.unwrap();
+    let settings = Settings { retain_completed: Some(Duration::from_secs(60)), ..Settings::default() };
+    let queue = past.queue_create("old", settings).await.unwrap();
+    past.worker_register("crashed", None).await.unwrap();
+    let once = |n: i32| NewMessage { dedupe: Some(n.to_string()), ..NewMessage::new("x") };
+    past.enqueue(&queue, None, (0..1_500).map(once).collect()).await.unwrap();
+    let taken = [
+        past.claim(Claim::from_queue(&queue, 1_000)).await.unwrap(),
+        past.claim(Claim::from_queue(&queue, 1_000)).await.unwrap(),
+    ]
+    .concat();
+    let fences: Vec<Fence> = taken.iter().map(Message::fence).collect();
+    assert_eq!((fences.len(), past.complete(&fences).await.unwrap().len()), (1_500, 1_500));
+    drop(past);
+
+    let _server = place.start(&[]);
+    let store = Store::connect(&place.dsn).await.unwrap();
+    // The workers are the last step of a round.
+    eventually("a round of housekeeping", async || {
+        store.worker_list(None, None).await.unwrap().is_empty().then_some(())
+    })
+    .await;
+    assert_eq!((store.archive_count(queue.id).await.unwrap(), store.forget().await.unwrap()), ((0, 0), 0));
+}
+
 /// What the clients of a queue were told.
 #[derive(Default)]
 struct Told {

@@ -63,6 +63,11 @@ CREATE TABLE tenure_history (
     data      text not null,
     primary key (instance, execution, id)
 )
+CREATE TABLE tenure_housekeeping (
+    id     integer primary key,
+    holder integer not null,
+    until  integer not null
+)
 CREATE TABLE tenure_identity (
     id      integer primary key,
     version integer not null
@@ -279,3 +284,4 @@ CREATE INDEX tenure_work_session on tenure_work (session) where session is not n
 CREATE INDEX tenure_work_token on tenure_work (token) where token <> 0
 CREATE UNIQUE INDEX tenure_worker_name on tenure_worker (name) where status <> 'stopped'
 CREATE INDEX tenure_worker_queue on tenure_worker (queue)
+CREATE INDEX tenure_worker_stopped on tenure_worker (name) where status = 'stopped'

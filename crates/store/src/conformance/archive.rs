@@ -131,3 +131,25 @@ pub async fn a_replay_keeps_to_its_queue(h: &Harness) {
     let replayed = h.store.archive_replay(Some(queue.id), &[dead.id]).await.unwrap().remove(0).unwrap();
     assert_eq!((replayed.identity(), replayed.attempts, &replayed.payload[..]), (dead.id, 0, &b"x"[..]));
 }
+
+pub async fn an_archived_message_stays_for_the_retention_and_without_one_until_it_is_pruned(h: &Harness) {
+    let week = Duration::from_secs(7 * 86_400);
+    let plain = h.queue().await;
+    let weekly = h.store.queue_create("weekly", Settings { retain_completed: Some(week), ..Settings::default() });
+    let weekly = weekly.await.unwrap();
+    for queue in [&plain, &weekly] {
+        h.put(queue, "x").await;
+        let fence = h.take_one(queue).await.fence();
+        assert!(h.store.archive(&[fence]).await.unwrap()[0].is_some());
+    }
+    let prune = |queue: &Queue| h.store.archive_prune(queue.id, None, 100);
+    h.clock.advance(week - Duration::from_micros(1));
+    assert_eq!((prune(&plain).await.unwrap(), prune(&weekly).await.unwrap()), (0, 0));
+    h.clock.advance(Duration::from_secs(10 * 365 * 86_400));
+    assert_eq!((prune(&plain).await.unwrap(), prune(&weekly).await.unwrap()), (0, 1));
+    // A dead message has a retention of its own.
+    let settings = Settings { retain_dead: Some(week), ..Settings::default() };
+    let plain = h.store.queue_update("jobs", settings).await.unwrap();
+    assert_eq!(prune(&plain).await.unwrap(), 0);
+    assert_eq!(h.store.archive_prune(plain.id, Some(week), 100).await.unwrap(), 1);
+}

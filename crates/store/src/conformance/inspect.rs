@@ -121,3 +121,27 @@ pub async fn an_import_is_stored_as_it_is_and_once_per_source(h: &Harness) {
     let error = h.store.message_import(424_242, vec![item(None, "x")]).await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
 }
+
+pub async fn the_greatest_limit_means_everything(h: &Harness) {
+    let queue = h.queue_with(Settings { partitions: 2, ..Settings::default() }).await;
+    mixed(h, &queue).await;
+    let lane = queue.lanes[0];
+    for state in [State::Ready, State::Leased, State::Live, State::Scheduled] {
+        assert!(!h.store.message_list(lane, state, 0, usize::MAX).await.unwrap().is_empty(), "{state:?}");
+    }
+    assert_eq!(h.store.queue_list("", None, usize::MAX).await.unwrap().len(), 1);
+    assert_eq!(h.store.lane_ready(lane, usize::MAX).await.unwrap(), 2);
+    // Two claims that wait together ask for twice as much.
+    let claims = (0..2).map(|_| h.store.claim(Claim::from_queue(&queue, usize::MAX)));
+    let taken: Vec<Message> = futures_util::future::try_join_all(claims).await.unwrap().concat();
+    assert_eq!(taken.len(), 2);
+    let fences: Vec<Fence> = taken.iter().map(Message::fence).collect();
+    h.store.bury(&fences, "because").await.unwrap();
+    assert_eq!(h.store.archive_list(queue.id, true, None, usize::MAX).await.unwrap().len(), 2);
+    assert_eq!(h.store.archive_dead(queue.id, None, usize::MAX).await.unwrap().len(), 2);
+    h.advance(60_000);
+    assert_eq!(h.store.lanes_due(usize::MAX).await.unwrap(), [lane]);
+    assert_eq!(h.store.archive_prune(queue.id, Some(Duration::ZERO), usize::MAX).await.unwrap(), 2);
+    h.store.event_append("s", 1, &[crate::Event { id: 1, data: Bytes::from("x") }]).await.unwrap();
+    assert_eq!(h.store.event_read("s", 1, 0, usize::MAX).await.unwrap().len(), 1);
+}

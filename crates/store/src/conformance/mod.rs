@@ -221,7 +221,8 @@ cases! { $
         archiving_keeps_a_copy_whatever_the_retention_and_discarding_keeps_none
         a_replay_keeps_to_its_queue
         lists_are_newest_first_and_page_by_pivot
-        pruning_goes_by_age_and_in_batches;
+        pruning_goes_by_age_and_in_batches
+        an_archived_message_stays_for_the_retention_and_without_one_until_it_is_pruned;
     worker:
         a_worker_registers_and_is_found
         a_second_incarnation_fences_the_first_and_frees_its_leases
@@ -234,7 +235,17 @@ cases! { $
         releasing_a_dead_worker_frees_its_messages
         a_stopped_worker_leases_no_key_and_is_told_so
         reaping_frees_and_stops_the_silent_and_nobody_else
-        stopped_workers_are_purged_by_age;
+        stopped_workers_are_purged_by_age
+        registrations_of_one_name_leave_one_row
+        registrations_of_one_name_at_the_same_time_all_succeed_and_leave_one_row;
+    maintain:
+        one_round_removes_every_dedupe_key_that_has_expired
+        one_process_at_a_time_does_the_housekeeping
+        a_process_that_ends_in_its_round_is_replaced
+        a_round_comes_to_every_queue
+        rows_of_keys_are_removed_when_no_message_needs_them
+        workers_are_removed_an_hour_after_they_stopped_or_after_a_silent_day
+        clearing_dedupe_keys_leaves_those_of_living_messages;
     event:
         events_are_read_in_order
         a_duplicate_event_is_refused_and_nothing_is_appended
@@ -245,7 +256,8 @@ cases! { $
         stats_are_exact
         clearing_takes_only_what_it_is_told
         a_deleted_message_is_gone_whatever_its_state
-        an_import_is_stored_as_it_is_and_once_per_source;
+        an_import_is_stored_as_it_is_and_once_per_source
+        the_greatest_limit_means_everything;
     wait:
         a_waiting_claim_gets_a_message_as_soon_as_there_is_one
         a_waiting_claim_ends_empty_when_its_time_is_over

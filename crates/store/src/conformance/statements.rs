@@ -100,6 +100,17 @@ pub async fn script(store: &Store, text: &str) {
     store.db().script(text).await.expect("the script runs");
 }
 
+/// How many rows a table has.
+pub async fn count(store: &Store, table: &str) -> i64 {
+    let schema = match store.db() {
+        Db::Postgres(db) => db.schema.clone(),
+        #[cfg(any(feature = "sqlite", feature = "turso"))]
+        _ => String::new(),
+    };
+    let text = crate::sql::render(store.db().dialect(), &schema, &format!("select count(*) from tenure.{table}"));
+    store.db().inspect(text).await.expect("a table can be counted")[0].fields("count").int().expect("a number")
+}
+
 /// The plan that a PostgreSQL store makes for a statement, with `values` in the place of its parameters.
 pub async fn plan(store: &Store, name: &str, values: &[&str]) -> String {
     let Db::Postgres(db) = store.db() else { return String::new() };

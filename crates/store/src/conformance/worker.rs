@@ -26,7 +26,7 @@ pub async fn a_second_incarnation_fences_the_first_and_frees_its_leases(h: &Harn
     // It crashed, and is back under its own name at once.
     let second = h.store.worker_register("w", None).await.unwrap();
     assert_ne!(first.id, second.id);
-    assert_eq!(h.store.worker_get(first.id).await.unwrap().status, WorkerStatus::Stopped);
+    assert_eq!(h.store.worker_get(first.id).await.unwrap_err().kind(), Kind::NotFound);
     assert_eq!(h.take_one(&queue).await.attempts, 2);
     assert!(h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().is_some());
     // The first one was only slow: it can do nothing any more.
@@ -190,4 +190,37 @@ pub async fn reaping_frees_and_stops_the_silent_and_nobody_else(h: &Harness) {
     assert_eq!(h.store.worker_reap(minute, true).await.unwrap(), (vec![], 0));
     assert_eq!(h.store.worker_held(alive).await.unwrap(), 1);
     assert_eq!(h.take(&queue, 9).await.len(), 2);
+}
+
+pub async fn registrations_of_one_name_leave_one_row(h: &Harness) {
+    let queue = h.queue().await;
+    let other = h.store.worker_register("other", None).await.unwrap();
+    let mut ids = Vec::new();
+    for n in 0..20 {
+        let worker = h.store.worker_register("w", Some(queue.id)).await.unwrap();
+        if n % 2 == 0 {
+            h.store.worker_shutdown(worker.id).await.unwrap();
+        }
+        ids.push(worker.id);
+    }
+    let rows = h.store.worker_list(None, None).await.unwrap();
+    assert_eq!(rows.iter().map(|worker| worker.id).collect::<Vec<_>>(), [other.id, ids[19]]);
+    // Those that were replaced are told, by their heartbeats and by their claims.
+    assert_eq!(h.store.worker_heartbeat(&[ids[0], ids[18], ids[19]]).await.unwrap(), [
+        Heartbeat::Fenced,
+        Heartbeat::Fenced,
+        Heartbeat::Alive
+    ]);
+    let claim = Claim { worker: Some(ids[18]), ..Claim::from_queue(&queue, 1) };
+    assert_eq!(h.store.claim(claim).await.unwrap_err().kind(), Kind::WorkerStopped);
+}
+
+pub async fn registrations_of_one_name_at_the_same_time_all_succeed_and_leave_one_row(h: &Harness) {
+    let registered = futures_util::future::join_all((0..20).map(|_| h.store.worker_register("w", None))).await;
+    let mut ids: Vec<i64> = registered.into_iter().map(|worker| worker.unwrap().id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 20);
+    let rows = h.store.worker_list(None, None).await.unwrap();
+    assert_eq!(rows.len(), 1, "{rows:?}");
 }

@@ -7,7 +7,7 @@ use crate::clock::micros;
 use crate::db::decode;
 use crate::error::{Error, Kind, Result};
 use crate::ops::finish::fence_columns;
-use crate::ops::{reserve, stored};
+use crate::ops::{reserve, rows, stored};
 use crate::sql::*;
 use crate::store::Store;
 use crate::types::{Archived, Fence, Message, Micros, Outcome};
@@ -36,8 +36,7 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<Archived>> {
         let (at, id) = pivot.unwrap_or((i64::MAX, i64::MAX));
-        let params =
-            [Value::Int(queue), Value::Bool(dead_only), Value::Int(at), Value::Int(id), Value::Int(limit as i64)];
+        let params = [Value::Int(queue), Value::Bool(dead_only), Value::Int(at), Value::Int(id), rows(limit)];
         self.db()
             .read(move |conn| {
                 Box::pin(async move { decode(ARCHIVE_LIST, &conn.query(ARCHIVE_LIST, &params).await?, archived) })
@@ -92,8 +91,9 @@ impl Store {
             .await
     }
 
-    /// Completes messages and keeps a copy of each, whatever the queue's retention says. The copies, in order; none for
-    /// one that its fence no longer holds.
+    /// Completes messages and keeps a copy of each: for the queue's `retain_completed`, and without one until
+    /// [`archive_prune`](Store::archive_prune) is called with an age. The copies, in order; none for one that its fence no
+    /// longer holds.
     pub async fn archive(&self, fences: &[Fence]) -> Result<Vec<Option<Archived>>> {
         let mut fences = fences.to_vec();
         let ids: Vec<i64> = fences.iter().map(|fence| fence.id).collect();
@@ -137,7 +137,7 @@ impl Store {
 
     /// The identities of a queue's dead messages, oldest first: all, or of one kind.
     pub async fn archive_dead(&self, queue: i64, kind: Option<&str>, limit: usize) -> Result<Vec<i64>> {
-        let params = [Value::Int(queue), kind.into(), Value::Int(limit as i64)];
+        let params = [Value::Int(queue), kind.into(), rows(limit)];
         self.db()
             .read(move |conn| {
                 Box::pin(
@@ -154,10 +154,11 @@ impl Store {
         Ok(act.await? > 0)
     }
 
-    /// Forgets one batch of a queue's finished messages: those older than `age`, or than the queue's own retention.
+    /// Forgets one batch of a queue's finished messages: those older than `age`, or than the queue's own retention; without
+    /// either none.
     /// Returns how many; call it until it answers less than `limit`.
     pub async fn archive_prune(&self, queue: i64, age: Option<Duration>, limit: usize) -> Result<u64> {
-        let params = [self.clock().value(), Value::Int(queue), age.map(micros).into(), Value::Int(limit as i64)];
+        let params = [self.clock().value(), Value::Int(queue), age.map(micros).into(), rows(limit)];
         self.db().write(move |conn| Box::pin(async move { conn.execute(ARCHIVE_PRUNE, &params).await })).await
     }
 }

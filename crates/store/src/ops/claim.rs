@@ -6,7 +6,7 @@ use crate::clock::{Clock, micros};
 use crate::cursor::Look;
 use crate::db::Conn;
 use crate::error::Result;
-use crate::ops::message;
+use crate::ops::{message, rows};
 use crate::sql::{LANE_FLOOR, MESSAGE_CLAIM, Statement};
 use crate::types::Message;
 use crate::value::{Fields, Row, Value};
@@ -46,7 +46,7 @@ pub(crate) async fn claim(conn: &mut Conn<'_>, clock: &Clock, wanted: Wanted) ->
         clock.value(),
         Value::Int(lane),
         Value::Int(from),
-        Value::Int(limit as i64),
+        rows(limit),
         lease.map(micros).into(),
         worker.into(),
         Value::Bool(skip_doomed),

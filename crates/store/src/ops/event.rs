@@ -2,7 +2,7 @@
 
 use crate::db::decode;
 use crate::error::{Error, Kind, Result};
-use crate::ops::check_text;
+use crate::ops::{check_text, rows};
 use crate::sql::{EVENT_APPEND, EVENT_LATEST, EVENT_READ};
 use crate::store::Store;
 use crate::types::Event;
@@ -29,7 +29,7 @@ impl Store {
 
     /// Events of one execution in order, from number `from` on.
     pub async fn event_read(&self, stream: &str, execution: i64, from: i64, limit: usize) -> Result<Vec<Event>> {
-        let params = [stream.into(), Value::Int(execution), Value::Int(from), Value::Int(limit as i64)];
+        let params = [stream.into(), Value::Int(execution), Value::Int(from), rows(limit)];
         self.db()
             .read(move |conn| {
                 Box::pin(async move {

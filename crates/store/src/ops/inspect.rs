@@ -6,7 +6,7 @@ use crate::clock::micros;
 use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::queue::duration;
-use crate::ops::{check_label, check_text, reserve, stored};
+use crate::ops::{check_label, check_text, reserve, rows, stored};
 use crate::sql::*;
 use crate::store::Store;
 use crate::types::{Census, Clear, Import, LaneStats, Message, Micros, State};
@@ -24,7 +24,7 @@ impl Store {
 
     /// Messages of a lane in one state, by position, from the first one at or after `pivot`.
     pub async fn message_list(&self, lane: i64, state: State, pivot: i64, limit: usize) -> Result<Vec<Message>> {
-        let (lane, pivot, limit) = (Value::Int(lane), Value::Int(pivot), Value::Int(limit as i64));
+        let (lane, pivot, limit) = (Value::Int(lane), Value::Int(pivot), rows(limit));
         let (statement, params) = match state {
             State::Scheduled => (SCHEDULED_LIST, vec![lane, pivot, limit]),
             _ => {
@@ -145,7 +145,7 @@ impl Store {
 
     /// How many messages of a lane can be leased now, counted up to `most`.
     pub async fn lane_ready(&self, lane: i64, most: usize) -> Result<usize> {
-        let params = [self.clock().value(), Value::Int(lane), Value::Int(most as i64)];
+        let params = [self.clock().value(), Value::Int(lane), rows(most)];
         self.db()
             .read(move |conn| {
                 Box::pin(async move {

@@ -5,13 +5,12 @@
 
 use std::ops::Range;
 
-use crate::calls::forget;
 use crate::clock::Clock;
 use crate::db::{Conn, decode};
 use crate::error::{Result, invalid};
 use crate::ops::claim::{Claimed, Doom};
 use crate::ops::finish::{Finish, Finished, Verb, finish};
-use crate::ops::reserve;
+use crate::ops::{reserve, rows};
 use crate::sql::*;
 use crate::store::{Shared, Store};
 use crate::types::{Fence, Outcome};
@@ -38,7 +37,7 @@ impl Store {
 
     /// Lanes in which scheduled messages are due, up to `limit`.
     pub async fn lanes_due(&self, limit: usize) -> Result<Vec<i64>> {
-        let params = [self.clock().value(), Value::Int(limit as i64)];
+        let params = [self.clock().value(), rows(limit)];
         let due = self.db().read(move |conn| {
             Box::pin(async move { decode(LANE_DUE, &conn.query(LANE_DUE, &params).await?, |row| row.int()) })
         });
@@ -84,20 +83,6 @@ impl Store {
             return Err(invalid("a limit of 0 attempts would bury every message: give at least 1"));
         }
         self.shared().bury_all(lane, Some(attempts.into()), ALL).await
-    }
-
-    /// Forgets dedupe keys, key leases and records of calls that no longer mean anything. Returns how many dedupe keys.
-    pub async fn forget(&self) -> Result<u64> {
-        let clock = self.clock().clone();
-        forget(self.db(), clock.value()).await?;
-        self.db()
-            .transact(move |conn| {
-                Box::pin(async move {
-                    conn.execute(KEY_PRUNE, &[clock.value()]).await?;
-                    conn.execute(DEDUPE_PRUNE, &[clock.value(), Value::Int(BATCH as i64)]).await
-                })
-            })
-            .await
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) mod inspect;
 pub(crate) mod instance;
 pub(crate) mod key;
 pub(crate) mod lifecycle;
+pub(crate) mod maintain;
 pub(crate) mod queue;
 pub(crate) mod turn;
 pub(crate) mod work;
@@ -32,6 +33,11 @@ pub(crate) async fn reserve(conn: &mut Conn<'_>, count: usize) -> Result<Column>
     }
     let (first, _) = count_up(conn, Value::Null, count).await?;
     Ok((first..first + count as i64).collect())
+}
+
+/// A number of rows for a statement: more than a database can count means all.
+pub(crate) fn rows(limit: usize) -> Value {
+    Value::Int(i64::try_from(limit).unwrap_or(i64::MAX))
 }
 
 /// Moves SQLite's counter of messages: the first of `count` new ids, and the time.

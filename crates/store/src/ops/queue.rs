@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::micros;
 use crate::db::{Conn, Db, decode};
 use crate::error::{Error, Kind, Result, invalid};
-use crate::ops::check_text;
+use crate::ops::{check_text, rows};
 use crate::sql::*;
 use crate::store::Store;
 use crate::types::{Micros, Queue, Settings};
@@ -65,7 +65,7 @@ impl Store {
 
     /// Queues by name, from the first one at or after `pivot`, of one namespace or of all.
     pub async fn queue_list(&self, pivot: &str, namespace: Option<&str>, limit: usize) -> Result<Vec<Queue>> {
-        let params = [pivot.into(), namespace.into(), Value::Int(limit as i64)];
+        let params = [pivot.into(), namespace.into(), rows(limit)];
         self.db()
             .read(move |conn| {
                 Box::pin(async move {

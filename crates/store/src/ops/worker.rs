@@ -1,7 +1,7 @@
 //! Workers: processes that register, send heartbeats, and are fenced when they are gone.
 //!
 //! Invariants: a name has at most one incarnation that is not stopped; a stopped incarnation never becomes anything
-//! else, and its heartbeat and its claims tell it so; the id of an incarnation is never used again.
+//! else, and its heartbeat and its claims tell it so, also when its row has been removed; the id of an incarnation is never used again.
 
 use std::time::Duration;
 
@@ -9,25 +9,37 @@ use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::check_text;
+use crate::ops::lifecycle::BATCH;
 use crate::sql::*;
 use crate::store::{Shared, Store};
 use crate::types::{Heartbeat, Worker, WorkerStatus};
 use crate::value::{Column, Fields, Value};
 
 impl Store {
-    /// Registers a process under a name. An earlier incarnation of that name is stopped and its leases are released:
-    /// a crashed worker restarts at once, and gets its own messages back.
+    /// Registers a process under a name. Earlier incarnations of that name are removed, and their leases are released:
+    /// a crashed worker restarts at once, and gets its own messages back. An incarnation that still runs is told by its next
+    /// heartbeat or claim, and can finish nothing that it holds.
     pub async fn worker_register(&self, name: &str, queue: Option<i64>) -> Result<Worker> {
         check_text("the worker's name", name, 512)?;
+        loop {
+            match self.register(name, queue).await {
+                // Another process registered this name in the meantime, and is replaced now: of those that meet, one has won.
+                Err(error) if error.kind() == Kind::AlreadyExists => {}
+                registered => return registered,
+            }
+        }
+    }
+
+    async fn register(&self, name: &str, queue: Option<i64>) -> Result<Worker> {
         let (clock, name) = (self.clock().clone(), name.to_owned());
         let act = self.db().transact(move |conn| {
             Box::pin(async move {
-                let params = [clock.value(), name.as_str().into()];
-                let rows = conn.query(WORKER_FENCE, &params).await?;
+                let rows = conn.query(WORKER_FENCE, &[name.as_str().into()]).await?;
                 let mut freed = Vec::new();
                 for old in decode(WORKER_FENCE, &rows, |row| row.int())? {
                     freed.extend(release(conn, old).await?);
                 }
+                conn.execute(WORKER_FORGET, &[name.as_str().into()]).await?;
                 let params = [clock.value(), name.as_str().into(), queue.into()];
                 let rows = conn.query(WORKER_REGISTER, &params).await?;
                 Ok((worker(&mut rows[0].fields(WORKER_REGISTER.name))?, freed))
@@ -145,8 +157,14 @@ impl Store {
 
     /// Forgets workers that stopped at least this long ago. Returns how many.
     pub async fn worker_purge(&self, stopped_for: Duration) -> Result<u64> {
-        let params = [self.clock().value(), Value::Int(micros(stopped_for))];
-        self.db().write(move |conn| Box::pin(async move { conn.execute(WORKER_PURGE, &params).await })).await
+        let mut gone = 0;
+        loop {
+            let removed = self.remove_workers(stopped_for, None).await?;
+            gone += removed;
+            if removed < BATCH as u64 {
+                return Ok(gone);
+            }
+        }
     }
 
     fn freed(&self, freed: &[(i64, i64)]) {
@@ -180,8 +198,12 @@ async fn heartbeat(conn: &mut Conn<'_>, clock: &Clock, ids: &[i64]) -> Result<Ve
         answers[n as usize] = Heartbeat::Alive;
     }
     for (id, answer) in ids.iter().zip(&mut answers) {
-        if *answer == Heartbeat::Unknown && get(conn, *id).await?.is_some() {
-            *answer = Heartbeat::Fenced;
+        // A worker that was replaced or removed has no row any more, but a later one has a greater number.
+        if *answer == Heartbeat::Unknown {
+            let rows = conn.query(WORKER_KNOWN, &[Value::Int(*id)]).await?;
+            if rows[0].fields(WORKER_KNOWN.name).bool()? {
+                *answer = Heartbeat::Fenced;
+            }
         }
     }
     Ok(answers)

@@ -16,11 +16,10 @@ use super::work::{Counts, Handler, Unit, Work};
 use super::{RetryPolicy, Summary, jittered};
 use crate::consumer::Consumer;
 use crate::error::{Error, Result};
-use crate::store::maintain_queue;
 
 /// How long one claim waits for messages; then it is asked again.
 const WAIT: Duration = Duration::from_secs(10);
-/// How often the queue is swept for what has expired and for what its retention says.
+/// How often this loop asks whether the housekeeping of the store is due; one process per store does it then.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct Loop<'a> {
@@ -156,10 +155,15 @@ impl Drop for AbortOnDrop {
 
 async fn maintain(kernel: tenure_store::Store, queue: tenure_store::Queue) {
     loop {
-        tokio::time::sleep(jittered(MAINTAIN_EVERY)).await;
-        if let Err(error) = maintain_queue(&kernel, &queue).await {
-            tracing::warn!(%error, queue = %queue.name, "housekeeping failed, and is tried again in a minute");
+        // At the start too: a program that only ever runs for a short time does its part.
+        match kernel.maintain_in_turn().await {
+            Ok(Some(done)) => tracing::debug!(?done, "housekeeping is done"),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, queue = %queue.name, "housekeeping failed, and is tried again in a minute");
+            }
         }
+        tokio::time::sleep(jittered(MAINTAIN_EVERY)).await;
     }
 }
 

@@ -57,14 +57,15 @@ impl QueueTable {
     /// Creates a queue with settings of its own.
     ///
     /// # Errors
-    /// As [`create`](QueueTable::create).
+    /// As [`create`](QueueTable::create), and `QueueNotFound` for a dead queue that does not exist.
     pub async fn create_with(&self, name: &str, settings: tenure_store::Settings) -> Result<QueueInfo> {
+        let dead_queue = settings.dead_queue.clone();
         match self.store.kernel.queue_create(name, settings).await {
             Ok(queue) => Ok(QueueInfo::from(&queue)),
             Err(error) if error.kind() == Kind::AlreadyExists => {
                 Err(Error::QueueAlreadyExists { name: name.to_owned() })
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(Error::of_queue(dead_queue.as_deref().unwrap_or(name), error)),
         }
     }
 
@@ -111,7 +112,8 @@ impl QueueTable {
         self.metrics(&self.queue(queue_id).await?).await
     }
 
-    /// Removes every live message, leased ones included. How many. The archive and the workers stay.
+    /// Removes every live message, leased ones included, and the dedupe keys. How many messages. The archive and the workers
+    /// stay.
     ///
     /// # Errors
     /// `QueueNotFound`.
@@ -121,6 +123,7 @@ impl QueueTable {
         for lane in self.queue(queue_id).await?.lanes {
             gone += self.store.kernel.lane_clear(lane, everything).await?;
         }
+        self.store.kernel.dedupe_clear(queue_id).await?;
         Ok(gone)
     }
 

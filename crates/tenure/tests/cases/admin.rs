@@ -93,7 +93,7 @@ pub(crate) async fn metrics_tell_states_apart(h: &Harness) {
     assert_eq!((stats.total_queues, stats.total_workers, stats.active_workers), (1, 2, 2));
     assert_eq!((stats.pending_messages, stats.locked_messages, stats.total_messages), (2, 1, 4));
     assert_eq!((stats.archived_messages, stats.dead_messages), (2, 1));
-    assert_eq!(stats.schema_version, "9");
+    assert_eq!(stats.schema_version, "11");
 }
 
 pub(crate) async fn a_message_without_attempts_left_is_dead_and_can_be_replayed_once(h: &Harness) {
@@ -314,4 +314,129 @@ pub(crate) async fn verify_before_install_names_the_missing_table(h: &Harness) {
     assert!(matches!(&error, Error::TableNotFound(text) if text.contains("table queue is missing")), "{error:?}");
     store.install().await.unwrap();
     store.verify().await.unwrap();
+}
+
+pub(crate) async fn an_archived_message_of_a_queue_without_retention_survives_housekeeping(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let sent = producer.batch_enqueue(&[1, 2]).await.unwrap();
+    let taken = consumer.dequeue().await.unwrap();
+    consumer.archive(&taken[0]).await.unwrap().expect("the lease is ours");
+    assert_eq!(consumer.archive_batch(&taken[1..]).await.unwrap(), [sent[1].id]);
+    h.advance(Duration::from_secs(10 * 365 * 86_400));
+    h.store.maintain().await.unwrap();
+    h.admin().maintain_queue("jobs").await.unwrap();
+    assert_eq!(h.store.archive().count().await.unwrap(), 2);
+    assert_eq!(h.admin().prune_archive("jobs", 60).await.unwrap(), 2);
+}
+
+pub(crate) async fn a_purge_removes_dedupe_keys(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let once = |key: &str| tenure::EnqueueOptions { dedupe_key: Some(key.into()), ..Default::default() };
+    let first = producer.enqueue_with_options("x", &once("a")).await.unwrap();
+    let taken = consumer.dequeue().await.unwrap().remove(0);
+    assert!(consumer.complete(&taken).await.unwrap());
+    producer.enqueue_with_options("y", &once("b")).await.unwrap();
+    assert_eq!(producer.enqueue_with_options("x", &once("a")).await.unwrap().id, first.id);
+    assert_eq!(h.admin().purge_queue("jobs").await.unwrap(), 1);
+    for key in ["a", "b"] {
+        producer.enqueue_with_options("z", &once(key)).await.unwrap();
+    }
+    assert_eq!(consumer.dequeue().await.unwrap().len(), 2);
+}
+
+pub(crate) async fn dead_messages_are_listed_page_by_page(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let sent = producer.batch_enqueue(&(0..7).collect::<Vec<_>>()).await.unwrap();
+    for (n, message) in consumer.dequeue().await.unwrap().iter().enumerate() {
+        // Some of them at the same time.
+        if n % 3 == 0 {
+            h.advance(Duration::from_secs(1));
+        }
+        consumer.bury(message, "broken").await.unwrap();
+    }
+    let newest: Vec<i64> = sent.iter().rev().map(|message| message.id).collect();
+    let (mut listed, mut after) = (Vec::new(), None);
+    loop {
+        let page = h.admin().list_dead_after("jobs", after, 2).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.cursor());
+        listed.extend(page.iter().map(|message| message.id));
+        // What is replayed between two pages moves nothing.
+        if listed.len() == 4 {
+            h.admin().replay_from_dlq(listed[3]).await.unwrap().unwrap();
+        }
+    }
+    assert_eq!(listed, newest);
+    assert_eq!(h.admin().list_dead("jobs", usize::MAX).await.unwrap().len(), 6);
+    assert_eq!(h.admin().list_dead_after("jobs", after, usize::MAX).await.unwrap(), []);
+    assert!(matches!(h.admin().list_dead_after("mail", None, 1).await, Err(Error::QueueNotFound { .. })));
+    assert_eq!(h.admin().replay_dead("jobs", None, usize::MAX).await.unwrap(), 6);
+    assert_eq!(consumer.dequeue_with_options(usize::MAX, 30).await.unwrap().len(), 7);
+}
+
+pub(crate) async fn an_unknown_dead_queue_is_named(h: &Harness) {
+    let settings = Settings { dead_queue: Some("morgue".into()), ..Settings::default() };
+    let missing = |result: tenure::Result<tenure::QueueInfo>, expected: &str| {
+        assert!(matches!(&result, Err(Error::QueueNotFound { name }) if name == expected), "{result:?}");
+    };
+    missing(h.admin().create_queue_with("jobs", settings.clone()).await, "morgue");
+    missing(h.store.queues().create_with("jobs", settings.clone()).await, "morgue");
+    assert!(!h.store.queues().exists("jobs").await.unwrap());
+    missing(h.admin().update_queue("jobs", settings.clone()).await, "jobs");
+    h.admin().create_queue("jobs").await.unwrap();
+    missing(h.admin().update_queue("jobs", settings.clone()).await, "morgue");
+    h.admin().create_queue("morgue").await.unwrap();
+    h.admin().update_queue("jobs", settings).await.unwrap();
+}
+
+pub(crate) async fn producers_and_consumers_of_one_place_leave_one_worker_each(h: &Harness) {
+    let (first, _) = h.queue().await;
+    for n in 0..20 {
+        let (producer, consumer) = (h.producer().await, h.consumer(1).await);
+        if n % 2 == 0 {
+            producer.shutdown().await.unwrap();
+            consumer.shutdown().await.unwrap();
+        }
+    }
+    assert_eq!(h.store.workers().list(None).await.unwrap().len(), 2);
+    let error = h.store.workers().heartbeat(first.worker_id()).await.unwrap_err();
+    assert!(matches!(error, Error::WorkerStopped { .. }), "{error:?}");
+    // In other places each time: they are removed when they have been silent for a day.
+    for port in 2..10 {
+        h.consumer(port).await;
+    }
+    assert_eq!(h.store.workers().list(None).await.unwrap().len(), 10);
+    h.advance(Duration::from_secs(86_400));
+    h.store.maintain().await.unwrap();
+    assert!(h.store.workers().list(None).await.unwrap().is_empty());
+}
+
+pub(crate) async fn a_running_consumer_does_the_housekeeping_of_the_whole_store(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let day = Duration::from_secs(86_400);
+    let settings = Settings { retain_completed: Some(day), ..Settings::default() };
+    h.admin().create_queue_with("other", settings).await.unwrap();
+    let other = tenure::Producer::on(&h.store, "other", "elsewhere", 1).await.unwrap();
+    let archivist = tenure::Consumer::on(&h.store, "other", "elsewhere", 1).await.unwrap();
+    other.enqueue("x").await.unwrap();
+    assert!(archivist.complete(&archivist.dequeue().await.unwrap()[0]).await.unwrap());
+    for n in 0..1_100 {
+        let options = tenure::EnqueueOptions { dedupe_key: Some(n.to_string()), ..Default::default() };
+        producer.enqueue_with_options(&n, &options).await.unwrap();
+    }
+    assert_eq!(h.admin().purge_queue("other").await.unwrap(), 0);
+    let taken = consumer.dequeue_with_options(1_100, 30).await.unwrap();
+    assert_eq!(consumer.archive_batch(&taken).await.unwrap().len(), 1_100);
+    h.advance(day);
+    consumer.heartbeat().await.unwrap();
+    // The workers are the last step of a round.
+    let done = async {
+        while h.store.workers().list(None).await.unwrap().len() > 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let run = consumer.run(|_: tenure::Delivery| async { Ok::<_, Error>(()) }).until(done);
+    tokio::time::timeout(Duration::from_secs(30), run.into_future()).await.expect("a round is done").unwrap();
+    assert_eq!(h.kernel.maintain().await.unwrap(), tenure_store::Maintenance::default(), "nothing is left");
+    assert_eq!(h.store.archive().count().await.unwrap(), 1_100);
 }

@@ -21,6 +21,7 @@ pub(crate) const START: i64 = 1_767_225_600_000_000;
 /// A fresh database, under a clock of its own or the real one.
 pub(crate) struct Harness {
     pub(crate) store: Store,
+    pub(crate) kernel: tenure_store::Store,
     clock: Option<Clock>,
     dsn: String,
 }
@@ -33,9 +34,9 @@ impl Harness {
         // Under a fixed clock nobody waits for a heartbeat, and none may come in between.
         let interval = if fixed { 600 } else { 1 };
         let config = Config { heartbeat_interval_seconds: interval, ..Config::from_dsn(&dsn) };
-        let store = Store::from_kernel(kernel, config);
+        let store = Store::from_kernel(kernel.clone(), config);
         store.install().await.unwrap();
-        Harness { store, clock, dsn }
+        Harness { store, kernel, clock, dsn }
     }
 
     pub(crate) fn dsn(&self) -> &str {
@@ -89,6 +90,12 @@ macro_rules! suite {
             worker_states_change_only_along_allowed_ways
             the_archive_lists_newest_first_and_refuses_negative_numbers
             retention_forgets_what_is_old
+            an_archived_message_of_a_queue_without_retention_survives_housekeeping
+            a_purge_removes_dedupe_keys
+            dead_messages_are_listed_page_by_page
+            an_unknown_dead_queue_is_named
+            producers_and_consumers_of_one_place_leave_one_worker_each
+            a_running_consumer_does_the_housekeeping_of_the_whole_store
             tables_have_their_names_and_the_store_its_own
             an_admin_writes_nothing_by_itself
             verify_before_install_names_the_missing_table
