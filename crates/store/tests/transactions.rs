@@ -113,7 +113,7 @@ async fn the_sql_functions_store_payloads_of_every_type_as_they_are() {
     assert_eq!(stored(client.query_one(&untyped, &[&text]).await.unwrap().get(0)).await, text_form("text"));
     // JDBC sends varchar for a String, others text, char or name.
     for kind in [Type::VARCHAR, Type::TEXT, Type::BPCHAR, Type::UNKNOWN] {
-        let typed = client.prepare_typed(&call, &[kind.clone()]).await.unwrap();
+        let typed = client.prepare_typed(&call, std::slice::from_ref(&kind)).await.unwrap();
         let id = client.query_one(&typed, &[&text]).await.unwrap().get(0);
         assert_eq!(stored(id).await, text_form("text"), "{kind}");
     }
@@ -132,7 +132,7 @@ async fn the_sql_functions_store_payloads_of_every_type_as_they_are() {
     let id = client.query_one(&cast("jsonb"), &[&"[]", &Some("mine")]).await.unwrap().get(0);
     assert_eq!(stored(id).await, ("[]".to_owned(), "mine".to_owned()));
     for kind in [Type::JSON, Type::JSONB] {
-        assert_eq!(client.prepare_typed(&call, &[kind.clone()]).await.unwrap().params(), [kind]);
+        assert_eq!(client.prepare_typed(&call, std::slice::from_ref(&kind)).await.unwrap().params(), [kind]);
     }
 }
 
