@@ -1,5 +1,6 @@
-//! Runs cargo.
+//! Runs cargo and other programs.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 pub(crate) use tenure_cluster::Result;
@@ -9,7 +10,7 @@ pub(crate) struct Cargo(Command);
 impl Cargo {
     pub(crate) fn new(args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO"));
-        command.args(args).current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        command.args(args).current_dir(root());
         Cargo(command)
     }
 
@@ -33,4 +34,13 @@ impl Cargo {
         let status = self.0.status()?;
         if status.success() { Ok(()) } else { Err(format!("cargo failed: {status}").into()) }
     }
+}
+
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+pub(crate) fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().map_err(|error| format!("{command:?} cannot be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?} failed: {status}").into()) }
 }

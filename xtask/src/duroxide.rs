@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use tenure_cluster::{Cluster, Durability};
 
-use crate::cargo::{Cargo, Result};
+use crate::cargo::{Cargo, Result, root};
 
 /// What a run prints: orchestrations a second, success in percent, true latency.
 #[derive(Clone, Copy)]
@@ -79,10 +79,6 @@ pub(crate) fn stress(seconds: u64) -> Result<()> {
         }
     }
     if missed == 0 { Ok(()) } else { Err(format!("{missed} runs were not wholly successful").into()) }
-}
-
-fn root() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 /// Prints a line; 1 if it tells of a missed floor.

@@ -1,6 +1,7 @@
 //! The project's own commands, run as `cargo xtask <command>`.
 
 mod cargo;
+mod drivers;
 mod duroxide;
 mod schemathesis;
 
@@ -65,6 +66,9 @@ enum Command {
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
+    /// The SQL functions through psycopg 2 and 3, asyncpg, node-postgres and JDBC; needs Python, Node and Java, and the network
+    /// once.
+    Drivers,
     /// Writes the golden dumps of the schema anew.
     Schema,
     /// Schemathesis against a server of our own; needs Python, and the network once.
@@ -118,6 +122,7 @@ fn run(command: Command) -> Result<()> {
         }
         Command::BenchDuroxide { only, rounds, seconds } => duroxide::bench(&only, rounds, seconds),
         Command::StressDuroxide { seconds } => duroxide::stress(seconds),
+        Command::Drivers => drivers::run(),
         Command::Schema => {
             let cluster = Cluster::start(Durability::None)?;
             Cargo::test(&["--package", "tenure-store", "--all-features", "--test", "schema"], &[])

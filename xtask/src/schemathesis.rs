@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use crate::cargo::{Cargo, Result};
+use crate::cargo::{Cargo, Result, root, succeed};
 
 /// The options used here are those of this major version.
 const PACKAGE: &str = "schemathesis>=4,<5";
@@ -55,10 +55,6 @@ pub(crate) fn run(rest: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-}
-
 /// The program, in a Python environment of its own: made once, and anew when that did not get to its end.
 fn install(folder: &Path) -> Result<PathBuf> {
     let environment = folder.join("venv");
@@ -70,11 +66,6 @@ fn install(folder: &Path) -> Result<PathBuf> {
         succeed(pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE]))?;
     }
     Ok(program)
-}
-
-fn succeed(command: &mut Command) -> Result<()> {
-    let status = command.status().map_err(|error| format!("{command:?} cannot be started: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} failed: {status}").into()) }
 }
 
 /// A server on a database that nobody else has; both are gone when it is dropped.

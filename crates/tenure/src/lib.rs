@@ -70,10 +70,15 @@
 //! Every verb is a `tracing` span and counts in `metrics`: `tenure_operations_total`, `tenure_operation_seconds` and
 //! `tenure_messages_total`, by queue. No payload and no DSN is in any of them.
 
-/// The README's program, compiled.
+/// The README's program runs as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The program of the guide's chapter "library" too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/library.md")]
+struct Guide;
 
 mod admin;
 mod config;

@@ -163,8 +163,8 @@ pub struct Summary {
 /// A loop to be: say how, then await it. It ends when [`until`](Run::until) says so, or when this consumer is stopped.
 ///
 /// The handler returns `Ok(())` or [`Outcome::Complete`] when the message is done, [`Outcome::RetryAfter`] or
-/// [`Outcome::Bury`] when it is not, and an error to have it delivered again after the [`RetryPolicy`]'s rest. A panic
-/// counts as an error. The last error of a message that runs out of attempts is the reason of its death.
+/// [`Outcome::Bury`] when it is not, [`Outcome::Snooze`] when it is too early for it, and an error to have it delivered again
+/// after the [`RetryPolicy`]'s rest. A panic counts as an error. The last error of a message that runs out of attempts is the reason of its death.
 ///
 /// Messages with keys are handled too: those of one key one after the other, in order.
 ///
@@ -244,8 +244,8 @@ impl<'a, H> Run<'a, H> {
         self
     }
 
-    /// How long a lease lasts; by default as long as the queue's settings say. It is extended while the handler works, so this is only how long a message waits when
-    /// this process dies.
+    /// How long a lease lasts; by default as long as the queue's settings say. It is extended while the handler works, so this
+    /// is only how long a message waits when this process dies.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self

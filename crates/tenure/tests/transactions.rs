@@ -73,6 +73,26 @@ async fn work_and_message_are_one_transaction_on_postgres() {
     assert_eq!(consumer.count_by_worker().await.unwrap(), 1);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sql_of_the_guide_runs() {
+    let guide = include_str!("../../../docs/guide/library.md");
+    let (_, block) = guide.split_once("```sql\n").unwrap();
+    let (sql, rest) = block.split_once("```").unwrap();
+    assert!(!rest.contains("```sql"), "this test runs the first block only");
+    let schema = format!("guide_{}", std::process::id());
+    let store = Store::connect(&format!("{}?schema={schema}", dsn())).await.unwrap();
+    store.install().await.unwrap();
+    Admin::on(&store).create_queue("mail").await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute(&sql.replace("tenure.", &format!("{schema}."))).await.unwrap();
+    let mail = Consumer::on(&store, "mail", "host", 1).await.unwrap().dequeue().await.unwrap();
+    assert_eq!(mail.len(), 1, "one has a key, one a delay");
+    assert_eq!(mail[0].payload.as_bytes(), br#"{"to": "ada", "path": "C:\\dir"}"#);
+    let metrics = Admin::on(&store).get_queue_metrics("mail").await.unwrap();
+    assert_eq!((metrics.total_messages, metrics.locked_messages), (3, 1));
+}
+
 #[cfg(feature = "sqlx")]
 #[tokio::test(flavor = "multi_thread")]
 async fn work_and_message_are_one_transaction_through_sqlx() {

@@ -8,4 +8,4 @@ on conflict (lane, key) do update
 set token = excluded.token, worker = excluded.worker, leased_until = excluded.leased_until, last = excluded.last,
     before = coalesce(k.last, 9223372036854775807)
 where k.leased_until <= {now}
-returning token, leased_until, before
+returning token, leased_until, before, coalesce($4, (select l.lease_us from tenure.lane l where l.id = $2)) as lease

@@ -1,10 +1,11 @@
--- The messages of a key up to a position, under the key's lease. They carry its token, which is their fence.
+-- The messages of a key up to a position, under the key's lease. They carry its token, which is their fence, and its
+-- moment: the length of the lease can be read from them.
 update tenure.message
 set leased_until = $4,
     attempts     = attempts + 1,
     worker       = $5,
     token        = $6,
-    leased_at    = {now}
+    leased_at    = $8
 where lane = $2
   and key = $3
   and id <= $7

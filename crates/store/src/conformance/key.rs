@@ -27,6 +27,7 @@ pub async fn all_messages_of_the_first_free_key_come_together_in_order(h: &Harne
     assert_eq!(payloads(&batch.messages), ["a1", "a2", "a3"]);
     assert_eq!(batch.leased_until, START + 30_000_000);
     assert!(batch.messages.iter().all(|message| message.leased_until == batch.leased_until));
+    assert!(batch.messages.iter().all(|message| message.leased_at == Some(START)));
     assert_eq!(payloads(&hold(h, &queue, "b").await.messages), ["b1"]);
     assert_eq!(h.store.key_complete(batch.token).await.unwrap(), Answer::Done);
     assert_eq!(h.store.key_complete(batch.token).await.unwrap(), Answer::Lost);

@@ -236,12 +236,12 @@ async fn claim_key(
     let params = [clock.value(), lane.clone(), key.as_str().into(), lease, worker_id.clone(), Value::Int(last), token];
     let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(None) };
     let mut row = row.fields(KEY_HOLD.name);
-    let (token, leased_until, before) = (row.int()?, row.int()?, row.int_or_null()?);
+    let (token, leased_until, before, lease) = (row.int()?, row.int()?, row.int_or_null()?, row.int()?);
     if let Some(before) = before {
         take_over(conn, &lane, &key, before).await?;
     }
-    let (until, last) = (Value::Int(leased_until), Value::Int(last));
-    let params = [clock.value(), lane, key.as_str().into(), until, worker_id, Value::Int(token), last];
+    let (until, last, leased_at) = (Value::Int(leased_until), Value::Int(last), Value::Int(leased_until - lease));
+    let params = [clock.value(), lane, key.as_str().into(), until, worker_id, Value::Int(token), last, leased_at];
     let rows = conn.query(KEY_LEASE, &params).await?;
     let mut messages = alive(conn, clock, claimed(KEY_LEASE, &rows, worker)?).await?;
     let Some(first) = messages.first() else {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use tenure_store::Fence;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -205,20 +205,22 @@ impl Keeper {
         due
     }
 
-    async fn extend_in_time(&self, mut due: Vec<(u64, Leased, Duration)>, limit: Duration) {
-        // One statement extends by one length: leases of another one, from before a change of the queue, have their turn at
-        // the next look.
-        let extra = due[0].2;
-        due.retain(|(.., length)| *length == extra);
-        if tokio::time::timeout(limit, self.extend(&due, extra)).await.is_err() {
+    /// One statement extends by one length; there are several after a change of the queue's setting.
+    async fn extend_in_time(&self, due: Vec<(u64, Leased, Duration)>, limit: Duration) {
+        let mut by_length: HashMap<Duration, Vec<(u64, Leased)>> = HashMap::new();
+        for (ticket, what, extra) in &due {
+            by_length.entry(*extra).or_default().push((*ticket, *what));
+        }
+        let extensions = join_all(by_length.iter().map(|(extra, leases)| self.extend(leases, *extra)));
+        if tokio::time::timeout(limit, extensions).await.is_err() {
             tracing::warn!(leases = due.len(), "could not extend leases in time; trying again");
         }
     }
 
-    async fn extend(&self, due: &[(u64, Leased, Duration)], extra: Duration) {
+    async fn extend(&self, leases: &[(u64, Leased)], extra: Duration) {
         let asked = Instant::now();
         let (mut messages, mut keys) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
-        for (ticket, what, _) in due {
+        for (ticket, what) in leases {
             match what {
                 Leased::Message(fence) => {
                     messages.0.push(*ticket);
@@ -288,6 +290,19 @@ mod tests {
             assert_eq!(keeper.look().len() == 1, extended, "asked for {asked_before} ms ago");
             assert_eq!(keeper.leases()[&ticket].lost.is_cancelled(), lost, "asked for {asked_before} ms ago");
         }
+    }
+
+    #[tokio::test]
+    async fn leases_of_different_lengths_are_extended_at_the_same_look() {
+        let store = tenure_store::Store::connect(":memory:").await.unwrap();
+        store.install().await.unwrap();
+        let keeper = Keeper::new(&store);
+        for (id, lease) in [(1, LEASE), (2, LEASE / 2)] {
+            keeper.add(Leased::Message(fence(id)), Instant::now() - lease / 2, lease);
+        }
+        keeper.extend_in_time(keeper.look(), LEASE).await;
+        // No such messages exist: the extension of each says that its lease is lost.
+        assert!(keeper.leases().values().all(|kept| kept.lost.is_cancelled()));
     }
 
     #[tokio::test]
