@@ -1,11 +1,11 @@
 -- Compare-and-set: a second claim finds the key held and looks for another. `before` is not null when the key was taken over
 -- from a holder whose lease had expired: the messages up to there may still be leased to it.
 insert into tenure.key_lease as k (lane, key, token, worker, leased_until, last)
-select l.id, $3, coalesce($7, nextval('tenure.message_id')), $5, {now} + coalesce($4, l.lease_us), $6
+select l.id, $3, coalesce($7, nextval('tenure.message_id')), $5, {now} + $4, $6
 from tenure.lane l
 where l.id = $2
 on conflict (lane, key) do update
 set token = excluded.token, worker = excluded.worker, leased_until = excluded.leased_until, last = excluded.last,
     before = coalesce(k.last, 9223372036854775807)
 where k.leased_until <= {now}
-returning token, leased_until, before, coalesce($4, (select l.lease_us from tenure.lane l where l.id = $2)) as lease
+returning token, leased_until, before

@@ -1,6 +1,6 @@
--- The key of the oldest message whose key is free, and how long it takes until a held or resting key becomes free or a
--- scheduled message is due, if there is one: a claim that finds no key waits exactly so long. `stopped` when the worker was
--- stopped or is not there any more.
+-- The key of the oldest message whose key is free, how long the lane leases it, and how long it takes until a held or resting
+-- key becomes free or a scheduled message is due, if there is one: a claim that finds no key waits exactly so long. `stopped`
+-- when the worker was stopped or is not there any more.
 select
     (
         select m.key
@@ -17,6 +17,7 @@ select
         order by m.id
         limit 1
     ) as key,
+    (select l.lease_us from tenure.lane l where l.id = $2) as lease,
     (select min(k.leased_until) from tenure.key_lease k where k.lane = $2 and k.lane > 0 and k.leased_until > {now}) - {now}
         as free_in,
     (select min(s.due_at) from tenure.scheduled s where s.lane = $2 and s.lane > 0) - {now} as due_in,

@@ -219,7 +219,8 @@ async fn claim_key(
     let asked = Some(std::time::Instant::now());
     let rows = conn.query(KEY_PICK, &[clock.value(), Value::Int(lane), worker.into()]).await?;
     let mut row = rows[0].fields(KEY_PICK.name);
-    let Some(key) = row.text_or_null()? else {
+    let (key, usual_lease) = (row.text_or_null()?, row.int_or_null()?);
+    let Some((key, lease)) = key.zip(lease.map(micros).or(usual_lease)) else {
         let next = row.int_or_null()?.into_iter().chain(row.int_or_null()?).min();
         if let Some(worker) = worker
             && row.bool()?
@@ -232,11 +233,11 @@ async fn claim_key(
     };
     let Some(last) = batch_end(conn, lane, &key).await? else { return Ok(None) };
     let token = new_token(conn).await?;
-    let (lane, lease, worker_id) = (Value::Int(lane), lease.map(micros).into(), Value::from(worker));
-    let params = [clock.value(), lane.clone(), key.as_str().into(), lease, worker_id.clone(), Value::Int(last), token];
+    let (lane, length, worker_id) = (Value::Int(lane), Value::Int(lease), Value::from(worker));
+    let params = [clock.value(), lane.clone(), key.as_str().into(), length, worker_id.clone(), Value::Int(last), token];
     let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(None) };
     let mut row = row.fields(KEY_HOLD.name);
-    let (token, leased_until, before, lease) = (row.int()?, row.int()?, row.int_or_null()?, row.int()?);
+    let (token, leased_until, before) = (row.int()?, row.int()?, row.int_or_null()?);
     if let Some(before) = before {
         take_over(conn, &lane, &key, before).await?;
     }
