@@ -255,7 +255,7 @@ pub async fn a_sweep_leaves_the_messages_of_a_key_to_its_next_claim(h: &Harness)
 }
 
 pub async fn a_resting_key_is_delivered_on_time(h: &Harness) {
-    let queue = h.queue().await;
+    let queue = h.queue_with(Settings { max_attempts: None, ..Settings::default() }).await;
     put(h, &queue, &[("a", "a1")]).await;
     // The clock that runs, as in production: a claim that waits must know when to look by itself.
     let store = if h.another().await.is_some() { Store::connect(&h.dsn).await.unwrap() } else { return };
