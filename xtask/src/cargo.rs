@@ -15,7 +15,7 @@ impl Cargo {
     }
 
     pub(crate) fn test(args: &[&str], rest: &[String]) -> Self {
-        Cargo::new(&["test", "--quiet"]).args(args).args(&["--"]).args(rest)
+        Cargo::new(&["test", "--quiet", "--no-fail-fast"]).args(args).args(&["--"]).args(rest)
     }
 
     pub(crate) fn args(mut self, args: &[impl AsRef<std::ffi::OsStr>]) -> Self {

@@ -2,9 +2,11 @@
 
 mod identity;
 mod orchestration;
+mod worker;
 
 pub use identity::*;
 pub use orchestration::*;
+pub use worker::*;
 
 use std::time::{Duration, Instant};
 
@@ -550,57 +552,6 @@ pub struct Import {
     pub reference: Option<String>,
     /// The bytes.
     pub payload: Bytes,
-}
-
-/// A registered process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Worker {
-    /// The number of this incarnation: a process that registers again under the same name gets a new one.
-    pub id: i64,
-    /// Its name.
-    pub name: String,
-    /// The queue it works on, if it is one.
-    pub queue: Option<i64>,
-    /// What it is doing.
-    pub status: WorkerStatus,
-    /// When it registered.
-    pub started_at: Micros,
-    /// When it was last heard of.
-    pub heartbeat_at: Micros,
-    /// When it stopped.
-    pub stopped_at: Option<Micros>,
-}
-
-/// What a worker is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkerStatus {
-    /// Working, or ready to.
-    Ready,
-    /// Told to take nothing new.
-    Suspended,
-    /// Gone: it shut down, was replaced by a new incarnation, or was declared dead.
-    Stopped,
-}
-
-impl WorkerStatus {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            WorkerStatus::Ready => "ready",
-            WorkerStatus::Suspended => "suspended",
-            WorkerStatus::Stopped => "stopped",
-        }
-    }
-}
-
-/// What a heartbeat tells the worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heartbeat {
-    /// Go on.
-    Alive,
-    /// Another incarnation, or an operator, has stopped you: your leases are no longer yours.
-    Fenced,
-    /// Nobody knows you.
-    Unknown,
 }
 
 /// One event of a stream.
