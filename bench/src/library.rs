@@ -104,6 +104,33 @@ async fn handle(
     Ok((summary, measured))
 }
 
+/// A backlog taken one message at a time by consumers that each are a worker of their own.
+pub(crate) async fn dequeue_single(dsn: &str, consumers: i32, seconds: f64, messages: u64) -> Result<Measured> {
+    let (kernel, queue) = ours::fresh(dsn).await?;
+    ours::fill(&kernel, &queue, messages, None).await?;
+    ours::settle(dsn).await?;
+    let store = over(kernel);
+    let mut all = Vec::new();
+    for port in 0..consumers {
+        all.push(Consumer::on(&store, "bench", "host", port).await?);
+    }
+    let meter = Meter::new(Duration::from_secs_f64(seconds), messages);
+    let mut tasks = JoinSet::new();
+    for consumer in all {
+        let meter = meter.clone();
+        tasks.spawn(async move {
+            while meter.running() {
+                let Some(message) = consumer.dequeue().await?.pop() else { break };
+                consumer.complete(&message).await?;
+                meter.done(1);
+            }
+            Result::Ok(())
+        });
+    }
+    finish(tasks).await?;
+    Ok(meter.measured())
+}
+
 /// The latency of dequeueing one message and archiving it, at a backlog.
 pub(crate) async fn dequeue_at(dsn: &str, backlog: u64) -> Result<Measured> {
     let (kernel, queue) = ours::fresh(dsn).await?;

@@ -260,7 +260,7 @@ async fn sqlite(seconds: f64, report: &mut Report) -> Result<()> {
 
 /// The library's own cost, beside the kernel's rates in the same run.
 async fn library(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
-    let mut figures: [Vec<Measured>; 8] = Default::default();
+    let mut figures: [Vec<Measured>; 9] = Default::default();
     for _ in 0..report.repeat {
         for (n, callers) in [(0, 1), (2, 64)] {
             let (store, queue) = ours::fresh(dsn).await?;
@@ -271,11 +271,18 @@ async fn library(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
         figures[5].push(library::drain(dsn, 64, BACKLOG).await?);
         figures[6].push(library::dequeue_at(dsn, 100).await?);
         figures[7].push(library::dequeue_at(dsn, BACKLOG).await?);
+        figures[8].push(library::dequeue_single(dsn, 64, 60.0, BACKLOG).await?);
     }
-    let [kernel_lone, lone, kernel_merged, merged, kernel_drain, drain, few, many] = figures.map(median);
+    let [kernel_lone, lone, kernel_merged, merged, kernel_drain, drain, few, many, single] = figures.map(median);
     report.ratio("Library: enqueue, lone caller vs kernel", kernel_lone, lone, 0.85);
     report.ratio("Library: enqueue, 64 callers vs kernel", kernel_merged, merged, 0.85);
     report.ratio("Library: Consumer::run, 64 handlers vs kernel's 64 single consumers", kernel_drain, drain, 0.85);
+    report.ratio(
+        "Library: 64 Consumers taking one message each vs 64 claims without a worker",
+        kernel_drain,
+        single,
+        0.8,
+    );
     let name = format!("Library: dequeue at 100k backlog (at 100: p50 {:.2} ms)", few.p50);
     report.bound(&name, many, "x p50 at 100", many.p50 / few.p50, 1.5, false);
     Ok(())

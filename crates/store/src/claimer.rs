@@ -17,7 +17,7 @@ use crate::cursor::Leased;
 use crate::db::Conn;
 use crate::error::{Error, Result};
 use crate::offer::Offer;
-use crate::ops::claim::{self, Claimed, Wanted};
+use crate::ops::claim::{self, Claimed, Terms, Wanted};
 use crate::ops::finish::{Finish, Verb, finish, is_one_statement};
 use crate::ops::lifecycle::{ALL, burial};
 use crate::ops::worker::worker_stopped;
@@ -39,22 +39,12 @@ const IDLE: Duration = Duration::from_secs(60);
 /// A caller's claim, on its way to the claimer.
 pub(crate) struct Request {
     pub(crate) limit: usize,
-    pub(crate) lease: Option<Duration>,
-    pub(crate) worker: Option<i64>,
+    pub(crate) terms: Terms,
     /// Until when the caller is willing to wait.
     pub(crate) until: Instant,
     /// When its worker was last found not to be stopped.
     pub(crate) worker_checked: Option<Instant>,
     pub(crate) reply: oneshot::Sender<Result<Vec<Message>>>,
-}
-
-/// What claims must share to be served together: how long they lease, and for whom.
-pub(crate) type Terms = (Option<Duration>, Option<i64>);
-
-impl Request {
-    fn terms(&self) -> Terms {
-        (self.lease, self.worker)
-    }
 }
 
 pub(crate) struct Claimer {
@@ -102,10 +92,10 @@ impl Claimer {
                 self.deliver(terms, message);
             }
             self.waiting.retain(|request| !request.reply.is_closed());
-            self.pass().await;
+            let more = self.pass().await;
             self.dismiss_stopped().await;
             self.turn_away();
-            if !self.waiting.is_empty() && !self.park().await {
+            if !more && !self.waiting.is_empty() && !self.park().await {
                 return;
             }
         }
@@ -127,7 +117,7 @@ impl Claimer {
     /// Gives a message that was leased as it was enqueued to the first claim with its terms.
     fn deliver(&mut self, terms: Terms, message: Message) {
         let mut hand = vec![message];
-        while let Some(n) = self.waiting.iter().position(|request| request.terms() == terms)
+        while let Some(n) = self.waiting.iter().position(|request| request.terms == terms)
             && let Some(request) = self.waiting.remove(n)
         {
             match request.reply.send(Ok(hand)) {
@@ -138,44 +128,39 @@ impl Claimer {
         self.shared.give_back(hand);
     }
 
-    /// Serves all waiting claims once, those that share lease and worker together.
-    async fn pass(&mut self) {
-        let mut open: VecDeque<Request> = std::mem::take(&mut self.waiting);
-        while let Some(first) = open.front() {
-            let terms = first.terms();
-            let (mut group, rest): (VecDeque<_>, VecDeque<_>) =
-                open.into_iter().partition(|request| request.terms() == terms);
-            open = rest;
-            let wanted = group.iter().fold(0_usize, |wanted, request| wanted.saturating_add(request.limit));
-            match self.take(wanted.min(PASS), terms.0, terms.1).await {
-                Ok(messages) => {
-                    let rooms: Vec<usize> = group.iter().map(|request| request.limit).collect();
-                    let hands = deal(messages, &rooms);
-                    let mut undelivered = Vec::new();
-                    for (request, hand) in group.drain(..).zip(hands) {
-                        if hand.is_empty() {
-                            self.waiting.push_back(request);
-                        } else if let Err(Ok(hand)) = request.reply.send(Ok(hand)) {
-                            undelivered.extend(hand);
-                        }
-                    }
-                    self.shared.give_back(undelivered);
+    /// Serves all waiting claims once, together, whatever their workers and leases. Whether there may be more for those that
+    /// still wait.
+    async fn pass(&mut self) -> bool {
+        let requests: Vec<Request> = std::mem::take(&mut self.waiting).into();
+        let rooms: Vec<Room> = requests.iter().map(|request| (request.terms, request.limit)).collect();
+        let hands = match self.take(&rooms).await {
+            Ok(hands) => hands,
+            Err(error) => {
+                for request in requests {
+                    drop(request.reply.send(Err(error.duplicate())));
                 }
-                Err(error) => {
-                    for request in group {
-                        drop(request.reply.send(Err(error.duplicate())));
-                    }
-                }
+                return false;
+            }
+        };
+        let more = hands.iter().map(Vec::len).sum::<usize>() == PASS;
+        let mut undelivered = Vec::new();
+        for (request, hand) in requests.into_iter().zip(hands) {
+            if hand.is_empty() {
+                self.waiting.push_back(request);
+            } else if let Err(Ok(hand)) = request.reply.send(Ok(hand)) {
+                undelivered.extend(hand);
             }
         }
+        self.shared.give_back(undelivered);
         self.turn = self.turn.wrapping_add(1);
+        more
     }
 
     /// Tells claims that found nothing when their worker was stopped, or is not there any more. Claims that find
     /// messages do not pay for this: a worker that is not ready leases nothing.
     async fn dismiss_stopped(&mut self) {
         let is_due = |request: &Request| {
-            request.worker.filter(|_| request.worker_checked.is_none_or(|at| at.elapsed() >= WORKER_CHECK_EVERY))
+            request.terms.worker.filter(|_| request.worker_checked.is_none_or(|at| at.elapsed() >= WORKER_CHECK_EVERY))
         };
         let workers: BTreeSet<i64> = self.waiting.iter().filter_map(is_due).collect();
         if workers.is_empty() {
@@ -190,7 +175,7 @@ impl Claimer {
             }
         };
         for mut request in std::mem::take(&mut self.waiting) {
-            match request.worker {
+            match request.terms.worker {
                 Some(worker) if stopped.contains(&worker) => {
                     drop(request.reply.send(Err(worker_stopped(worker))));
                     continue;
@@ -219,9 +204,8 @@ impl Claimer {
         let hub = self.shared.hub.clone();
         let _waiting = hub.wait();
         let sleep = hub.rest(&self.lanes);
-        let terms = self.waiting.front().map_or((None, None), Request::terms);
-        let wanted = self.waiting.iter().filter(|request| request.terms() == terms).count();
-        let offer = Offer::publish(terms, wanted, self.hands.clone(), &self.lanes);
+        let terms = self.waiting.iter().map(|request| request.terms).collect();
+        let offer = Offer::publish(terms, self.hands.clone(), &self.lanes);
         let patience = self.waiting.iter().map(|request| request.until).min();
         let wake_at = patience.map_or(Instant::now() + sleep, |patience| patience.min(Instant::now() + sleep));
         let mut open = true;
@@ -239,43 +223,57 @@ impl Claimer {
         open
     }
 
-    /// Leases up to `wanted` messages, lane by lane.
-    async fn take(&self, wanted: usize, lease: Option<Duration>, worker: Option<i64>) -> Result<Vec<Message>> {
-        let mut messages = Vec::new();
+    /// Leases messages for claims, lane by lane. What each gets.
+    async fn take(&self, rooms: &[Room]) -> Result<Vec<Vec<Message>>> {
+        let mut hands: Vec<Vec<Message>> = rooms.iter().map(|_| Vec::new()).collect();
         for n in 0..self.lanes.len() {
             let lane = &self.lanes[(self.turn + n) % self.lanes.len()];
-            match self.shared.take(lane, wanted - messages.len(), lease, worker).await {
-                Ok(taken) => messages.extend(taken),
+            let taken = hands.iter().map(Vec::len).sum::<usize>();
+            match self.shared.take(lane, &left(rooms, &hands), PASS - taken).await {
+                Ok(more) => hands.iter_mut().zip(more).for_each(|(hand, more)| hand.extend(more)),
                 // What was leased before the failure has holders who wait for it.
-                Err(_) if !messages.is_empty() => return Ok(messages),
+                Err(_) if taken > 0 => return Ok(hands),
                 Err(error) => return Err(error),
             }
         }
-        Ok(messages)
+        Ok(hands)
     }
 }
 
+/// On which terms a claim leases, and how many messages it takes.
+pub(crate) type Room = (Terms, usize);
+
+/// What claims can still take.
+fn left(rooms: &[Room], hands: &[Vec<Message>]) -> Vec<Room> {
+    rooms.iter().zip(hands).map(|((terms, limit), hand)| (*terms, limit - hand.len())).collect()
+}
+
 impl Shared {
-    /// Leases up to `wanted` messages of a lane.
+    /// Leases messages of a lane for claims, `most` in all. What each gets: messages are dealt one at a time, in order.
     pub(crate) async fn take(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
-        wanted: usize,
-        lease: Option<Duration>,
-        worker: Option<i64>,
-    ) -> Result<Vec<Message>> {
-        let mut messages = Vec::new();
+        rooms: &[Room],
+        most: usize,
+    ) -> Result<Vec<Vec<Message>>> {
+        let mut hands: Vec<Vec<Message>> = rooms.iter().map(|_| Vec::new()).collect();
         let mut met = 0;
-        while messages.len() < wanted {
-            let limit = wanted - messages.len();
-            let claimed = match self.claim(lane, limit, lease, worker).await {
+        loop {
+            let taken = hands.iter().map(Vec::len).sum::<usize>();
+            let open: Vec<usize> = left(rooms, &hands).iter().map(|(_, limit)| *limit).collect();
+            let owners = turns(&open, most - taken);
+            if owners.is_empty() {
+                return Ok(hands);
+            }
+            let claimed = match self.claim(lane, owners.iter().map(|owner| rooms[*owner].0).collect()).await {
                 Ok(claimed) => claimed,
-                Err(_) if !messages.is_empty() => return Ok(messages),
+                Err(_) if taken > 0 => return Ok(hands),
                 Err(error) => return Err(error),
             };
-            let full = claimed.len() == limit;
             self.tallies.claimed.add(claimed.len());
-            let burials: Vec<Finish> = claimed.iter().filter_map(burial).collect();
+            let burials: Vec<Finish> = claimed.iter().filter_map(|(_, claimed)| burial(claimed)).collect();
+            // Places of workers that are not ready are not used: a claim that met dead messages may have ended early.
+            let ended = claimed.len() < owners.len() && burials.is_empty();
             met += burials.len();
             if met > MET {
                 self.bury_behind(lane, burials);
@@ -284,23 +282,17 @@ impl Shared {
             {
                 tracing::warn!(%error, "dead messages stay leased, and are buried when their lease has run out");
             }
-            let living = claimed.into_iter().filter(|claimed| claimed.doomed.is_none());
-            messages.extend(living.map(|claimed| claimed.message));
-            if !full {
-                break;
+            for (slot, claimed) in claimed.into_iter().filter(|(_, claimed)| claimed.doomed.is_none()) {
+                hands[owners[slot]].push(claimed.message);
+            }
+            if ended {
+                return Ok(hands);
             }
         }
-        Ok(messages)
     }
 
-    /// One claim of one lane, from where its cursor stands.
-    async fn claim(
-        &self,
-        lane: &Lane,
-        limit: usize,
-        lease: Option<Duration>,
-        worker: Option<i64>,
-    ) -> Result<Vec<Claimed>> {
+    /// One claim of one lane, from where its cursor stands, with a place for each message on the terms of its claim.
+    async fn claim(&self, lane: &Lane, slots: Vec<Terms>) -> Result<Vec<(usize, Claimed)>> {
         let hub = &self.hub;
         let began = hub.steady();
         self.prepare(lane).await?;
@@ -308,15 +300,21 @@ impl Shared {
             let mut state = lane.state();
             (state.cursor.begin(hub.steady()), state.burying)
         };
-        let (clock, wanted) =
-            (hub.clock.clone(), Wanted { lane: lane.id, from: scan.from, limit, lease, worker, skip_doomed });
-        let act = hub.db.write(move |conn| Box::pin(async move { claim::claim(conn, &clock, wanted).await }));
+        let wanted = Arc::new(Wanted { lane: lane.id, from: scan.from, slots, skip_doomed });
+        let (clock, asked) = (hub.clock.clone(), wanted.clone());
+        let act = hub.db.write(move |conn| Box::pin(async move { claim::claim(conn, &clock, &asked).await }));
         let claimed = act.await;
         let mut state = lane.state();
         let leased = claimed.as_ref().ok().and_then(|claimed| {
-            let (first, last) = (&claimed.first()?.message, &claimed.last()?.message);
-            let deadline = hub.deadline(&state, lease, last.leased_until);
-            Some(Leased { first: first.id, last: last.id, stopped: claimed.len() == limit, deadline })
+            let deadlines = claimed
+                .iter()
+                .map(|(slot, claimed)| hub.deadline(&state, wanted.slots[*slot].lease, claimed.message.leased_until));
+            // Claims lease for different times: later ends are expected apart.
+            let mut deadlines: BTreeSet<_> = deadlines.collect();
+            let deadline = deadlines.pop_first()?;
+            deadlines.into_iter().for_each(|deadline| state.cursor.expect(deadline));
+            let (first, last) = (claimed.first()?.1.message.id, claimed.last()?.1.message.id);
+            Some(Leased { first, last, stopped: claimed.len() == wanted.slots.len(), deadline })
         });
         state.cursor.end(&scan, leased);
         if scan.full {
@@ -401,7 +399,7 @@ async fn check_lane(shared: &Shared, lane: &Lane) -> Result<()> {
     Ok(())
 }
 
-/// Deals items one at a time, in order and round-robin, to whoever still has room.
+/// Deals items one at a time, in order and round-robin, to those who still have room.
 ///
 /// ```
 /// use tenure_store::deal;
@@ -409,15 +407,27 @@ async fn check_lane(shared: &Shared, lane: &Lane) -> Result<()> {
 /// ```
 pub fn deal<T>(items: Vec<T>, rooms: &[usize]) -> Vec<Vec<T>> {
     let mut hands: Vec<Vec<T>> = rooms.iter().map(|_| Vec::new()).collect();
-    let mut open: VecDeque<usize> = (0..rooms.len()).filter(|n| rooms[*n] > 0).collect();
-    for item in items {
-        let Some(n) = open.pop_front() else { break };
+    for (n, item) in turns(rooms, items.len()).into_iter().zip(items) {
         hands[n].push(item);
-        if hands[n].len() < rooms[n] {
+    }
+    hands
+}
+
+/// Whose turn it is, for so many items at most, when each gets one at a time for as long as it has room.
+fn turns(rooms: &[usize], most: usize) -> Vec<usize> {
+    let mut left = rooms.to_vec();
+    let mut open: VecDeque<usize> = (0..rooms.len()).filter(|n| rooms[*n] > 0).collect();
+    let mut turns = Vec::new();
+    while turns.len() < most
+        && let Some(n) = open.pop_front()
+    {
+        turns.push(n);
+        left[n] -= 1;
+        if left[n] > 0 {
             open.push_back(n);
         }
     }
-    hands
+    turns
 }
 
 impl Shared {

@@ -86,8 +86,8 @@ pub(crate) struct Look {
     number: u64,
 }
 
-/// What a scan has leased: everything that was ready from `first` to `last`, until `deadline`; `stopped` when it got all it
-/// asked for and did not look further.
+/// What a scan has leased: everything that was ready from `first` to `last`, of which the first lease ends at `deadline`;
+/// `stopped` when it got all it asked for and did not look further.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leased {
     pub(crate) first: i64,

@@ -5,35 +5,33 @@
 //! from the cursor on; a message leased for a claim that has meanwhile been served is given back at once, uncounted; an
 //! enqueue whose caller goes away still delivers what it leased.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::claimer::Terms;
 use crate::cursor::{Leased, Scan};
 use crate::error::{Error, Kind, Result};
+use crate::ops::claim::Terms;
 use crate::ops::enqueue::{Entry, enqueue_leased};
 use crate::store::Shared;
 use crate::types::{Enqueued, Message};
 use crate::wake::Lane;
 
-/// What a parked claimer would take, on which terms.
+/// What a parked claimer would take: one message on the terms of each claim that waits, in order.
 pub(crate) struct Offer {
-    terms: Terms,
-    wanted: AtomicUsize,
+    terms: Mutex<VecDeque<Terms>>,
     hands: mpsc::UnboundedSender<(Terms, Message)>,
 }
 
 impl Offer {
     /// Places an offer in lanes, in front of any that stands there.
     pub(crate) fn publish(
-        terms: Terms,
-        wanted: usize,
+        terms: VecDeque<Terms>,
         hands: mpsc::UnboundedSender<(Terms, Message)>,
         lanes: &[Arc<Lane>],
     ) -> Arc<Self> {
-        let offer = Arc::new(Offer { terms, wanted: wanted.into(), hands });
+        let offer = Arc::new(Offer { terms: Mutex::new(terms), hands });
         for lane in lanes {
             lane.state().offer = Some(offer.clone());
         }
@@ -42,7 +40,7 @@ impl Offer {
 
     /// Ends the offer. Messages taken under it before may still arrive.
     pub(crate) fn withdraw(self: &Arc<Self>, lanes: &[Arc<Lane>]) {
-        self.wanted.store(0, Ordering::Relaxed);
+        self.terms().clear();
         for lane in lanes {
             let offer = &mut lane.state().offer;
             if offer.as_ref().is_some_and(|offer| Arc::ptr_eq(offer, self)) {
@@ -51,8 +49,8 @@ impl Offer {
         }
     }
 
-    fn take(&self) -> bool {
-        self.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |wanted| wanted.checked_sub(1)).is_ok()
+    fn terms(&self) -> MutexGuard<'_, VecDeque<Terms>> {
+        self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -64,18 +62,19 @@ impl Shared {
             return None;
         }
         let lane = self.hub.lane(entry.lane);
-        let (offer, scan) = {
+        let (offer, terms, scan) = {
             let mut state = lane.state();
             let now = self.hub.steady();
             let offer = state.offer.clone()?;
             let looked = !state.cursor.is_full_due(now) && state.due_known_until > now;
-            if !looked || state.due.is_some_and(|due| due <= now) || !offer.take() {
+            if !looked || state.due.is_some_and(|due| due <= now) {
                 return None;
             }
-            (offer, state.cursor.begin(now))
+            let terms = offer.terms().pop_front()?;
+            (offer, terms, state.cursor.begin(now))
         };
         // A task of its own: what it leases must reach somebody even when the producer goes away.
-        let task = tokio::spawn(self.clone().hand_over(entry.clone(), lane, offer, scan));
+        let task = tokio::spawn(self.clone().hand_over(entry.clone(), lane, offer, terms, scan));
         let closed = |error| Err(Error::new(Kind::Closed, "the store was closed").with_source(error));
         Some(task.await.unwrap_or_else(closed))
     }
@@ -85,10 +84,11 @@ impl Shared {
         entry: Entry,
         lane: Arc<Lane>,
         offer: Arc<Offer>,
+        terms: Terms,
         scan: Scan,
     ) -> Result<Enqueued> {
         let hub = &self.hub;
-        let (clock, from, (lease, worker)) = (hub.clock.clone(), scan.from, offer.terms);
+        let (clock, from, Terms { lease, worker }) = (hub.clock.clone(), scan.from, terms);
         let act = hub.db.write(move |conn| {
             Box::pin(async move { enqueue_leased(conn, &clock, &entry, from, lease, worker).await })
         });
@@ -111,7 +111,7 @@ impl Shared {
         match message {
             None => hub.ready(lane.id, enqueued.id),
             Some(message) => {
-                if let Err(mpsc::error::SendError((_, message))) = offer.hands.send((offer.terms, message)) {
+                if let Err(mpsc::error::SendError((_, message))) = offer.hands.send((terms, message)) {
                     self.give_back(vec![message]);
                 }
             }

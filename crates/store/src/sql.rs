@@ -141,6 +141,7 @@ statements! {
     LANE_STATS = both "lane/stats";
     LANE_WRITERS = pair "lane/writers";
     MESSAGE_ARCHIVE = pair "message/archive";
+    MESSAGE_ASSIGN = sqlite "message/assign";
     MESSAGE_BURY = pair "message/bury";
     MESSAGE_CLAIM = pair "message/claim";
     MESSAGE_CLEAR = both "message/clear";
@@ -241,6 +242,7 @@ statements! {
     WORKER_KNOWN = both "worker/known";
     WORKER_LIST = both "worker/list";
     WORKER_PURGE = both "worker/purge";
+    WORKER_READY = sqlite "worker/ready";
     WORKER_REGISTER = both "worker/register";
     WORKER_RELEASE = both "worker/release";
     WORKER_RELEASE_KEYS = both "worker/release_keys";

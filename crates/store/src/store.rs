@@ -18,6 +18,7 @@ use crate::db::Db;
 use crate::db::postgres::Postgres;
 use crate::dsn::Dsn;
 use crate::error::{Error, Kind, Result, invalid};
+use crate::ops::claim::Terms;
 use crate::ops::enqueue::{Entry, check, enqueue, lane_of_key};
 use crate::ops::finish::{Finish, Finished, Verb, finish_chains};
 use crate::ops::history::{Question, Told, question_flush};
@@ -308,7 +309,9 @@ impl Store {
         let (reply, answer) = oneshot::channel();
         let until = after(claim.wait);
         let Claim { lanes, limit, lease, worker, .. } = claim;
-        self.inner.shared.send(lanes, Request { limit, lease, worker, until, worker_checked: None, reply });
+        self.inner
+            .shared
+            .send(lanes, Request { limit, terms: Terms { lease, worker }, until, worker_checked: None, reply });
         Receipt::new(answer, |messages| self.inner.shared.give_back(messages)).wait().await
     }
 

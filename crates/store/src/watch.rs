@@ -9,6 +9,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::clock::Moved;
 use crate::error::Result;
+use crate::ops::claim::Terms;
 use crate::receipt::Receipt;
 use crate::store::{Shared, Store};
 use crate::types::Message;
@@ -56,7 +57,7 @@ impl Store {
         // A task of its own: what is leased for a caller that has gone is given back, not left to run out.
         tokio::spawn(async move {
             let lane = shared.hub.lane(lane);
-            let taken = shared.take(&lane, limit, None, None).await;
+            let taken = shared.take(&lane, &[(Terms::default(), limit)], limit).await.map(|hands| hands.concat());
             if let Err(Ok(messages)) = reply.send(taken) {
                 shared.give_back(messages);
             }

@@ -25,8 +25,7 @@ async fn verbs_look_ids_up_by_the_primary_key_and_claims_walk_the_lane() {
     assert!(extend.contains("message_pkey") && !extend.contains("message_lane"), "{extend}");
     let lane = queue.lanes[0].to_string();
     let claim =
-        plan(&harness.store, "message/claim", &["null", &lane, "0", "10", "null::bigint", "null::bigint", "false"])
-            .await;
+        plan(&harness.store, "message/claim", &["null", &lane, "0", "false", "'{0}'", "'{0}'", "'{1,1,1}'"]).await;
     assert!(claim.contains("Index Scan using message_lane") && claim.contains("Tid Scan"), "{claim}");
     assert!(!claim.contains("Seq Scan") && !claim.contains("Sort"), "{claim}");
 }

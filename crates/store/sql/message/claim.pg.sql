@@ -1,28 +1,40 @@
--- One complete act: find the first free messages from the cursor on, lock them, lease them, return them.
+-- One complete act: find the first free messages from the cursor on, lock them, lease them, return them. Claims of different
+-- workers and with leases of different lengths share it: `$5` and `$6` are the terms, a lease and a worker each (0: the queue's
+-- lease, no worker), and `$7` says
+-- for each message which terms it is leased on, in order. `slot` is the message's place in `$7`. A worker that is suspended,
+-- stopped or unknown leases nothing: its places are left out.
 -- The rows are located by ctid, so the plan is right whatever the statistics say. A message that has run out of attempts
--- or time is leased too, marked doomed, and buried by the caller under its fence; `$7` skips such messages instead, while
--- this process buries a backlog of them beside its claims (docs/adr/0002). A worker that is suspended, stopped or unknown
--- leases nothing.
+-- or time is leased too, marked doomed, and buried by the caller under its fence; `$4` skips such messages instead, while
+-- this process buries a backlog of them beside its claims (docs/adr/0002).
 with clock as materialized (select {now} as now),
      lane as materialized (
-         select c.now, l.max_attempts, l.keep_completed as keep, c.now + coalesce($5, l.lease_us) as until,
-                case
-                    when l.paused then -1
-                    when cast($6 as bigint) is not null
-                         and not exists (select 1 from tenure.worker w where w.id = $6 and w.status = 'ready') then -1
-                    when l.tail_on_expiry then 0
-                    else c.now
-                end as horizon
+         select c.now, l.lease_us, l.max_attempts, l.keep_completed as keep,
+                case when l.paused then -1 when l.tail_on_expiry then 0 else c.now end as horizon
          from clock c
          cross join tenure.lane l
          where l.id = $2
+     ),
+     terms as materialized (
+         select t.n, t.worker, lane.now + coalesce(t.lease, lane.lease_us) as until
+         from lane
+         cross join (
+             select nullif(u.lease, 0) as lease, nullif(u.worker, 0) as worker, u.n
+             from unnest($5::bigint[], $6::bigint[]) with ordinality as u (lease, worker, n)
+         ) t
+         where t.worker is null
+            or exists (select 1 from tenure.worker w where w.id = t.worker and w.status = 'ready')
+     ),
+     granted as materialized (
+         select count(*) as count, array_agg(t.until) as until, array_agg(t.worker) as worker, array_agg(s.n) as slot
+         from unnest($7::bigint[]) with ordinality as s (terms, n)
+         join terms t on t.n = s.terms
      )
 update tenure.message m
-set leased_until = (select until from lane),
+set leased_until = ((select until from granted))[p.n],
     attempts     = m.attempts + 1,
-    worker       = $6,
+    worker       = ((select worker from granted))[p.n],
     leased_at    = (select now from lane)
-where m.ctid = any (array(
+from unnest(array(
     select ctid
     from tenure.message
     where lane = $2
@@ -31,17 +43,19 @@ where m.ctid = any (array(
       and leased_until <= (select horizon from lane)
       and key is null
       and (
-          not $7
+          not $4
           or ((expire_at is null or expire_at >= (select now from lane))
               and coalesce(attempts < coalesce(max_attempts, (select max_attempts from lane)), true))
       )
     order by id
-    limit $4
+    limit (select count from granted)
     for update skip locked
-))
+)) with ordinality as p (tid, n)
+where m.ctid = p.tid
 returning
     m.id, m.lane, m.leased_until, m.created_at, m.expire_at, m.origin_id, m.attempts, m.max_attempts,
     m.buried_id, m.buried_from, m.reason, m.source_id, m.key, m.kind, m.encoding, m.reference, m.producer, m.payload, m.leased_at,
     m.attempts > coalesce(m.max_attempts, (select max_attempts from lane)) as exhausted,
     m.expire_at < (select now from lane) as expired,
-    (select keep from lane) as keep
+    (select keep from lane) as keep,
+    ((select slot from granted))[p.n] as slot

@@ -1,14 +1,9 @@
--- No row locks: the single writer is the lock. Otherwise as for PostgreSQL.
+-- No row locks: the single writer is the lock. `$5` and `$6` are the terms of most messages, `$7` how many are wanted;
+-- `message/assign` then changes those on other terms. Otherwise as for PostgreSQL.
 with clock as (select {now} as now),
      lane as (
          select c.now, l.max_attempts, l.keep_completed as keep, c.now + coalesce($5, l.lease_us) as until,
-                case
-                    when l.paused then -1
-                    when cast($6 as bigint) is not null
-                         and not exists (select 1 from tenure.worker w where w.id = $6 and w.status = 'ready') then -1
-                    when l.tail_on_expiry then 0
-                    else c.now
-                end as horizon
+                case when l.paused then -1 when l.tail_on_expiry then 0 else c.now end as horizon
          from clock c
          cross join tenure.lane l
          where l.id = $2
@@ -27,16 +22,17 @@ where id in (
       and leased_until <= (select horizon from lane)
       and key is null
       and (
-          not $7
+          not $4
           or ((expire_at is null or expire_at >= (select now from lane))
               and coalesce(attempts < coalesce(max_attempts, (select max_attempts from lane)), true))
       )
     order by id
-    limit $4
+    limit $7
 )
 returning
     id, lane, leased_until, created_at, expire_at, origin_id, attempts, max_attempts,
     buried_id, buried_from, reason, source_id, key, kind, encoding, reference, producer, payload, leased_at,
     attempts > coalesce(max_attempts, (select max_attempts from lane)) as exhausted,
     expire_at < (select now from lane) as expired,
-    (select keep from lane) as keep
+    (select keep from lane) as keep,
+    null as slot

@@ -158,3 +158,42 @@ pub async fn other_peoples_leases_do_not_hide_what_is_behind_them(h: &Harness) {
     h.advance(29_000);
     assert_eq!(h.take(&queue, 200).await.len(), 95);
 }
+
+pub async fn claims_of_different_workers_and_lengths_share_statements(h: &Harness) {
+    const CLAIMS: u64 = 64;
+    let queue = h.queue_with(Settings { lease: Duration::from_secs(30), ..Settings::default() }).await;
+    let mut workers = Vec::new();
+    for n in 0..CLAIMS {
+        workers.push(h.store.worker_register(&format!("w{n}"), None).await.unwrap().id);
+    }
+    h.store.worker_suspend(workers[5]).await.unwrap();
+    h.store.enqueue(&queue, None, numbered(CLAIMS as usize)).await.unwrap();
+    let before = h.store.vitals().claimed.batches.iter().sum::<u64>();
+    let lengths = [None, Some(Duration::from_secs(5)), Some(Duration::from_secs(7))];
+    let claims = workers.iter().zip(lengths.into_iter().cycle()).map(|(worker, lease)| {
+        h.store.claim(Claim { lease, worker: Some(*worker), ..Claim::from_queue(&queue, 1) })
+    });
+    let claimed = futures_util::future::try_join_all(claims).await.unwrap();
+    let batches = h.store.vitals().claimed.batches.iter().sum::<u64>() - before;
+    assert!(batches <= 8, "{CLAIMS} claims of different workers took {batches} statements");
+    for (n, (messages, worker)) in claimed.iter().zip(&workers).enumerate() {
+        if n == 5 {
+            assert!(messages.is_empty(), "a suspended worker leases nothing");
+            continue;
+        }
+        let lease = lengths[n % 3].unwrap_or(queue.settings.lease);
+        assert_eq!(messages.len(), 1, "claim {n} got nothing beside a suspended worker's");
+        assert_eq!((messages[0].worker, messages[0].attempts), (Some(*worker), 1));
+        assert_eq!(messages[0].leased_until, START + lease.as_micros() as i64);
+        let stored = h.store.message_get(messages[0].id).await.unwrap().unwrap();
+        assert_eq!(stored, Message { keep: true, asked: None, ..messages[0].clone() });
+    }
+    assert_eq!(h.take(&queue, 100).await.len(), 1, "the place of the suspended worker was used by no other claim");
+    // Each lease expires after its own length, though it was taken in the same statement as the others.
+    for (advance, expired) in [(5_000, 21), (2_000, 20), (23_000, 22 + 1)] {
+        h.advance(advance);
+        let again = h.take(&queue, 100).await;
+        assert_eq!(again.len(), expired);
+        assert!(again.iter().all(|message| message.attempts == 2));
+    }
+}

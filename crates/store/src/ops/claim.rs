@@ -1,13 +1,14 @@
-//! Claiming: find the first free messages of a lane, lease them, return them, in one statement.
+//! Claiming: find the first free messages of a lane, lease them for the callers that wait for them, return them.
 
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, micros};
 use crate::cursor::Look;
-use crate::db::Conn;
-use crate::error::Result;
+use crate::db::{Conn, decode};
+use crate::error::{Error, Kind, Result};
 use crate::ops::{message, rows};
-use crate::sql::{LANE_FLOOR, MESSAGE_CLAIM, Statement};
+use crate::sql::{Dialect, LANE_FLOOR, MESSAGE_ASSIGN, MESSAGE_CLAIM, Statement, WORKER_READY};
 use crate::types::Message;
 use crate::value::{Fields, Row, Value};
 
@@ -26,51 +27,121 @@ pub(crate) enum Doom {
     Expired,
 }
 
-/// What a claim asks of one lane.
-#[derive(Clone, Copy, Debug)]
+/// What claims must have in common to lease a message alike: how long (none: as long as the queue says), and for which worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Terms {
+    pub(crate) lease: Option<Duration>,
+    pub(crate) worker: Option<i64>,
+}
+
+/// What merged claims ask of one lane.
+#[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) lane: i64,
     /// The first position.
     pub(crate) from: i64,
-    pub(crate) limit: usize,
-    pub(crate) lease: Option<Duration>,
-    pub(crate) worker: Option<i64>,
+    /// The terms on which each message is leased, in order: as many messages as this is long, at most.
+    pub(crate) slots: Vec<Terms>,
     /// Leaves alone what has no attempt or no time left.
     pub(crate) skip_doomed: bool,
 }
 
-/// Leases messages of one lane, oldest first.
-pub(crate) async fn claim(conn: &mut Conn<'_>, clock: &Clock, wanted: Wanted) -> Result<Vec<Claimed>> {
-    let Wanted { lane, from, limit, lease, worker, skip_doomed } = wanted;
-    let params = [
-        clock.value(),
-        Value::Int(lane),
-        Value::Int(from),
-        rows(limit),
-        lease.map(micros).into(),
-        worker.into(),
-        Value::Bool(skip_doomed),
-    ];
+/// Leases messages of one lane, oldest first. With each the number of its slot: they are used in order, but for those of
+/// workers that are not ready.
+pub(crate) async fn claim(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Vec<(usize, Claimed)>> {
     let asked = Some(Instant::now());
-    let rows = conn.query(MESSAGE_CLAIM, &params).await?;
-    let mut claimed = claimed(MESSAGE_CLAIM, &rows, worker)?;
-    claimed.iter_mut().for_each(|claimed| claimed.message.asked = asked);
+    let mut claimed = match conn.dialect() {
+        Dialect::Postgres => claim_together(conn, clock, wanted).await?,
+        Dialect::Sqlite => claim_and_assign(conn, clock, wanted).await?,
+    };
+    for (slot, Claimed { message, .. }) in &mut claimed {
+        message.worker = wanted.slots[*slot].worker;
+        message.asked = asked;
+    }
     Ok(claimed)
 }
 
+/// In one statement, which is given the terms as arrays.
+async fn claim_together(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Vec<(usize, Claimed)>> {
+    let mut terms: Vec<Terms> = Vec::new();
+    let mut numbers = HashMap::new();
+    let slots = wanted.slots.iter().map(|slot| {
+        *numbers.entry(*slot).or_insert_with(|| {
+            terms.push(*slot);
+            terms.len() as i64
+        })
+    });
+    let slots = Value::Ints(slots.collect());
+    let params = [
+        clock.value(),
+        Value::Int(wanted.lane),
+        Value::Int(wanted.from),
+        Value::Bool(wanted.skip_doomed),
+        Value::Ints(terms.iter().map(|terms| terms.lease.map_or(0, micros)).collect()),
+        Value::Ints(terms.iter().map(|terms| terms.worker.unwrap_or(0)).collect()),
+        slots,
+    ];
+    let rows = conn.query(MESSAGE_CLAIM, &params).await?;
+    let mut claimed = decode(MESSAGE_CLAIM, &rows, |row| {
+        let claimed = read(row)?;
+        // Arrays count from 1.
+        let slot = usize::try_from(row.int()? - 1).unwrap_or(usize::MAX);
+        Ok((slot, claimed))
+    })?;
+    claimed.sort_unstable_by_key(|(_, claimed)| claimed.message.id);
+    Ok(claimed)
+}
+
+/// In a transaction, on databases without arrays: all on the terms of the first, then those of the others are changed.
+async fn claim_and_assign(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Vec<(usize, Claimed)>> {
+    let workers: BTreeSet<i64> = wanted.slots.iter().filter_map(|slot| slot.worker).collect();
+    let mut ready = BTreeSet::new();
+    for worker in workers {
+        if conn.query_opt(WORKER_READY, &[Value::Int(worker)]).await?.is_some() {
+            ready.insert(worker);
+        }
+    }
+    let is_granted = |slot: &usize| wanted.slots[*slot].worker.is_none_or(|worker| ready.contains(&worker));
+    let granted: Vec<usize> = (0..wanted.slots.len()).filter(is_granted).collect();
+    let Some(first) = granted.first().map(|slot| wanted.slots[*slot]) else { return Ok(Vec::new()) };
+    let params = [
+        clock.value(),
+        Value::Int(wanted.lane),
+        Value::Int(wanted.from),
+        Value::Bool(wanted.skip_doomed),
+        first.lease.map(micros).into(),
+        first.worker.into(),
+        rows(granted.len()),
+    ];
+    let found = conn.query(MESSAGE_CLAIM, &params).await?;
+    let mut claimed: Vec<(usize, Claimed)> = granted.into_iter().zip(claimed(MESSAGE_CLAIM, &found)?).collect();
+    for (slot, Claimed { message, .. }) in &mut claimed {
+        let Terms { lease, worker } = wanted.slots[*slot];
+        if wanted.slots[*slot] != first {
+            let params = [Value::Int(message.id), lease.map(micros).into(), worker.into()];
+            let row = conn.query_opt(MESSAGE_ASSIGN, &params).await?.ok_or_else(|| unassigned(message.id))?;
+            message.leased_until = row.fields(MESSAGE_ASSIGN.name).int()?;
+        }
+    }
+    Ok(claimed)
+}
+
+fn unassigned(id: i64) -> Error {
+    Error::new(Kind::Corrupt, format!("message {id} vanished inside the transaction that leased it"))
+}
+
 /// Decodes what a claim returned, oldest first: an update returns rows in any order.
-pub(crate) fn claimed(statement: Statement, rows: &[Row], worker: Option<i64>) -> Result<Vec<Claimed>> {
-    let mut claimed = crate::db::decode(statement, rows, |row| read(row, worker))?;
+pub(crate) fn claimed(statement: Statement, rows: &[Row]) -> Result<Vec<Claimed>> {
+    let mut claimed = decode(statement, rows, read)?;
     claimed.sort_unstable_by_key(|claimed| claimed.message.id);
     Ok(claimed)
 }
 
-fn read(row: &mut Fields<'_>, worker: Option<i64>) -> Result<Claimed> {
+fn read(row: &mut Fields<'_>) -> Result<Claimed> {
     let mut message = message(row)?;
     let exhausted = row.bool_or_null()? == Some(true);
     let expired = row.bool_or_null()? == Some(true);
     message.keep = row.bool()?;
-    message.worker = worker;
     let doomed = match (expired, exhausted) {
         (true, _) => Some(Doom::Expired),
         (false, true) => Some(Doom::Exhausted),

@@ -244,14 +244,14 @@ async fn claim_key(
     let (until, last, leased_at) = (Value::Int(leased_until), Value::Int(last), Value::Int(leased_until - lease));
     let params = [clock.value(), lane, key.as_str().into(), until, worker_id, Value::Int(token), last, leased_at];
     let rows = conn.query(KEY_LEASE, &params).await?;
-    let mut messages = alive(conn, clock, claimed(KEY_LEASE, &rows, worker)?).await?;
+    let mut messages = alive(conn, clock, claimed(KEY_LEASE, &rows)?).await?;
     let Some(first) = messages.first() else {
         conn.query_opt(KEY_DROP, &[Value::Int(token)]).await?;
         return Ok(None);
     };
     let lane = first.lane;
     for message in &mut messages {
-        (message.token, message.asked) = (Some(token), asked);
+        (message.token, message.asked, message.worker) = (Some(token), asked, worker);
     }
     Ok(Some(KeyLook::Held(KeyBatch { lane, key, token, leased_until, messages })))
 }

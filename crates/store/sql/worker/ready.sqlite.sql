@@ -1,0 +1,4 @@
+select id
+from tenure.worker
+where id = $1
+  and status = 'ready'
