@@ -33,6 +33,9 @@ const COUNTED: usize = 10_000;
 const LATE: Duration = Duration::from_millis(250);
 /// How often a queue is looked up again, in case another process has changed or deleted it.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How long a desk is kept after its last use: longer than any call takes from its look-up to its first act here.
+const IDLE: Duration = Duration::from_secs(60);
+
 /// One partition: a lane of one of the stores.
 pub(crate) struct Part {
     pub(crate) number: u32,
@@ -70,6 +73,7 @@ struct State {
     failed: bool,
     closed: bool,
     checked: Option<Instant>,
+    used: Option<Instant>,
 }
 
 /// Calls that are not yet answered.
@@ -159,7 +163,7 @@ impl Desk {
             }
         }
         let tallies = parts.iter().map(|_| Tally::default()).collect();
-        let state = State { tallies, checked: Some(Instant::now()), ..State::default() };
+        let state = State { tallies, checked: Some(Instant::now()), used: Some(Instant::now()), ..State::default() };
         Arc::new(Desk {
             name: queue.name.clone(),
             namespace: queue.settings.namespace.clone(),
@@ -185,6 +189,22 @@ impl Desk {
             state.checked = Some(Instant::now());
         }
         due
+    }
+
+    /// A call has named the queue.
+    pub(crate) fn used(&self) {
+        self.state().used = Some(Instant::now());
+    }
+
+    /// Whether nothing has happened here for a while and nothing is expected: no call, no waiting lease, no lease to be recovered.
+    pub(crate) fn is_idle(&self) -> bool {
+        let state = self.state();
+        let outstanding = state.tallies.iter().any(|tally| tally.coming > 0 || tally.leases.next().is_some());
+        state.used.is_none_or(|used| used.elapsed() >= IDLE)
+            && self.busy.all.load(Ordering::Relaxed) == 0
+            && state.clients.is_empty()
+            && !state.paused
+            && !outstanding
     }
 
     /// The queue as it is now: when its settings have changed, the parts look theirs up again.

@@ -5,7 +5,7 @@
 //! processes may do this at the same time, because every step takes only rows that nobody else is working on; no step walks
 //! a long queue in one go.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -86,12 +86,16 @@ async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -
     for lane in member.watched(store.lanes_due(LANES).await)? {
         go_on(lane, member.watched(store.promote(lane).await))?;
     }
+    let mut lanes = BTreeSet::new();
+    service.close_idle_desks();
     for desk in service.open_desks() {
-        // Another process may have deleted it, and those who wait here would never hear of it.
-        service.desk(&desk.name).await.ok();
+        // Another process may have deleted the queue, and the leases that wait for it here would never be answered.
+        if desk.waiting() > 0 {
+            service.desk(&desk.name).await.ok();
+        }
         for part in desk.parts.iter().filter(|part| Arc::ptr_eq(&part.member, member)) {
             if let Ok((_, queue)) = part.open(&desk.name).await {
-                tend(&store, member, queue.lanes[part.local() as usize], walks).await?;
+                lanes.insert(queue.lanes[part.local() as usize]);
             }
         }
     }
@@ -102,10 +106,9 @@ async fn turn(service: &Arc<Service>, member: &Arc<Member>, walks: &mut Walks) -
     {
         walks.queues = behind(&last.name);
     }
+    lanes.extend(queues.iter().flat_map(|queue| &queue.lanes));
+    tend(&store, member, lanes, walks).await?;
     for queue in &queues {
-        for lane in &queue.lanes {
-            tend(&store, member, *lane, walks).await?;
-        }
         if !Arc::ptr_eq(member, service.stores.home()) {
             go_on(queue.id, carry_dead(service, member, &store, queue).await)?;
         }
@@ -148,15 +151,16 @@ async fn carry_dead(service: &Arc<Service>, member: &Member, store: &Store, queu
     Ok(())
 }
 
-async fn tend(store: &Store, member: &Member, lane: i64, walks: &mut Walks) -> Result<(), Error> {
-    let walk = walks.lanes.get(&lane).copied();
-    if walk.is_some_and(|(_, at)| at.elapsed() < WALK_EVERY) {
-        return Ok(());
+/// Goes on with the walks over these lanes, those that are due.
+async fn tend(store: &Store, member: &Member, lanes: BTreeSet<i64>, walks: &mut Walks) -> Result<(), Error> {
+    let is_due = |lane: &i64| walks.lanes.get(lane).is_none_or(|(_, at)| at.elapsed() >= WALK_EVERY);
+    let walked = |lane: i64| (lane, walks.lanes.get(&lane).map_or(0, |(walked, _)| *walked));
+    let due: Vec<(i64, i64)> = lanes.into_iter().filter(is_due).map(walked).collect();
+    let tended = member.watched(store.tend(&due).await)?;
+    for ((lane, _), tended) in due.into_iter().zip(tended) {
+        let walked = go_on(lane, member.watched(tended))?.unwrap_or(0);
+        walks.lanes.insert(lane, (walked, Instant::now()));
     }
-    let walked = walk.map_or(0, |(walked, _)| walked);
-    let tended = member.watched(store.tend(lane, walked).await);
-    let walked = go_on(lane, tended)?.unwrap_or(0);
-    walks.lanes.insert(lane, (walked, Instant::now()));
     Ok(())
 }
 
@@ -187,9 +191,9 @@ pub(crate) async fn settle(service: &Arc<Service>) -> Result<(), Error> {
             let queues = store.queue_list(&pivot, None, 1000).await?;
             for lane in queues.iter().flat_map(|queue| &queue.lanes) {
                 store.promote(*lane).await?;
-                let mut walked = store.tend(*lane, 0).await?;
+                let mut walked = store.tend(&[(*lane, 0)]).await?.remove(0)?;
                 while walked > 0 {
-                    walked = store.tend(*lane, walked).await?;
+                    walked = store.tend(&[(*lane, walked)]).await?.remove(0)?;
                 }
             }
             for queue in queues.iter().filter(|_| !Arc::ptr_eq(member, service.stores.home())) {

@@ -145,6 +145,20 @@ impl Service {
         self.desks().values().cloned().collect()
     }
 
+    /// Forgets the queues that no call has named for a while, that no lease waits for and that have no lease of this process.
+    /// A call that holds such a desk is younger than that.
+    pub(crate) fn close_idle_desks(&self) {
+        let mut idle = Vec::new();
+        self.desks().retain(|_, desk| {
+            let keep = !desk.is_idle();
+            if !keep {
+                idle.push(desk.clone());
+            }
+            keep
+        });
+        idle.iter().for_each(|desk| desk.close());
+    }
+
     /// The store that holds queues and identities.
     pub(crate) async fn home(&self) -> Answer<Store> {
         if self.is_closing() {
@@ -183,6 +197,9 @@ impl Service {
             return Err(no_such_queue(name));
         }
         let known = self.desks().get(name).cloned();
+        if let Some(desk) = &known {
+            desk.used();
+        }
         if let Some(desk) = &known
             && !desk.is_check_due()
         {

@@ -249,7 +249,7 @@ pub async fn a_sweep_leaves_the_messages_of_a_key_to_its_next_claim(h: &Harness)
         h.advance(millis);
         assert_eq!(h.store.sweep(lane).await.unwrap(), 0);
         assert_eq!(h.store.bury_exhausted(lane, 1).await.unwrap(), Vec::<i64>::new());
-        assert_eq!(h.store.tend(lane, 0).await.unwrap(), 0);
+        assert_eq!(*h.store.tend(&[(lane, 0)]).await.unwrap()[0].as_ref().unwrap(), 0);
     }
     assert_eq!(payloads(&hold(h, &queue, "a").await.messages), ["a2"], "a1 was seen once and is dead");
 }

@@ -44,30 +44,36 @@ impl Store {
         due.await
     }
 
-    /// One turn of whoever looks after a lane: among the next few thousand messages from `walked` on, recovers what its
-    /// queue wants recovered and buries what must die. Returns how far the walk has come; 0: it is over, and begins again.
+    /// One turn of a walk over each of these lanes: among the next few thousand messages from a position on, recovers what its
+    /// queue wants recovered and buries what must die. For each lane how far the walk has come; 0: it is over, and begins again.
     ///
     /// Nothing here depends on what a process remembers, and nothing walks a long lane in one go: leases and expiries that
-    /// nobody else has seen are met when the walk comes by. A part in which nothing is to be done costs one look.
-    pub async fn tend(&self, lane: i64, walked: i64) -> Result<i64> {
-        let params = [self.clock().value(), Value::Int(lane), Value::Int(walked), Value::Int(STRIDE)];
+    /// no process has seen are met when the walk comes by. One statement looks at all lanes; a lane in which nothing is to be
+    /// done costs nothing more.
+    pub async fn tend(&self, walks: &[(i64, i64)]) -> Result<Vec<Result<i64>>> {
+        let fixed = [self.clock().value(), Value::Int(STRIDE)];
+        let columns =
+            [walks.iter().map(|(lane, _)| *lane).collect(), walks.iter().map(|(_, walked)| *walked).collect()];
+        let columns: Vec<Column> = columns.into_iter().chain([Column::ordinals(walks.len())]).collect();
         let look = self.db().read(move |conn| {
             Box::pin(async move {
-                let rows = conn.query(LANE_CARE, &params).await?;
-                let mut row = rows[0].fields(LANE_CARE.name);
-                Ok((row.int_or_null()?, row.int()?, row.int()? > 0, row.int()? > 0))
+                let rows = conn.each(LANE_CARE, &fixed, &columns).await?;
+                decode(LANE_CARE, &rows, |row| {
+                    let (n, last, seen) = (row.int()?, row.int_or_null()?, row.int()?);
+                    Ok((n, last, seen, row.int()? > 0, row.int()? > 0))
+                })
             })
         });
-        let (last, seen, lapsed, doomed) = look.await?;
-        let Some(last) = last else { return Ok(0) };
-        let part = walked..last.saturating_add(1);
-        if lapsed {
-            self.shared().recover_part(lane, part.clone()).await?;
+        let mut tended: Vec<Result<i64>> = walks.iter().map(|_| Ok(0)).collect();
+        for (n, last, seen, lapsed, doomed) in look.await? {
+            let Some(last) = last else { continue };
+            let n = n as usize;
+            let (lane, walked) = walks[n];
+            let next = if seen < STRIDE { 0 } else { last.saturating_add(1) };
+            tended[n] =
+                self.shared().tend_part(lane, walked..last.saturating_add(1), lapsed, doomed).await.map(|()| next);
         }
-        if doomed {
-            self.shared().bury_all(lane, None, part).await?;
-        }
-        Ok(if seen < STRIDE { 0 } else { last.saturating_add(1) })
+        Ok(tended)
     }
 
     /// Buries what must die in a lane: expired messages, and those whose last allowed lease has run out. Returns how
@@ -87,6 +93,16 @@ impl Store {
 }
 
 impl Shared {
+    async fn tend_part(&self, lane: i64, part: Range<i64>, lapsed: bool, doomed: bool) -> Result<()> {
+        if lapsed {
+            self.recover_part(lane, part.clone()).await?;
+        }
+        if doomed {
+            self.bury_all(lane, None, part).await?;
+        }
+        Ok(())
+    }
+
     /// Buries what must die in a part of a lane, one batch after the other. Returns who it was.
     pub(crate) async fn bury_all(&self, lane: i64, attempts: Option<i64>, part: Range<i64>) -> Result<Vec<i64>> {
         let mut buried = Vec::new();

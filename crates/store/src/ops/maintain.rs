@@ -107,12 +107,12 @@ impl Store {
     /// Whether the turn was kept.
     async fn maintain_one(&self, queue: &Queue, turn: &mut Turn, done: &mut Maintenance) -> Result<bool> {
         for lane in &queue.lanes {
-            let mut walked = self.tend(*lane, 0).await?;
+            let mut walked = self.tend(&[(*lane, 0)]).await?.remove(0)?;
             while walked > 0 {
                 if !self.keep_turn(turn).await? {
                     return Ok(false);
                 }
-                walked = self.tend(*lane, walked).await?;
+                walked = self.tend(&[(*lane, walked)]).await?.remove(0)?;
             }
             let params = [self.clock().value(), Value::Int(*lane), Value::Int(BATCH as i64)];
             let Some(keys) = self.remove_all(turn, KEY_PRUNE, &params).await? else { return Ok(false) };

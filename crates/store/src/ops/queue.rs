@@ -70,9 +70,15 @@ impl Store {
             .read(move |conn| {
                 Box::pin(async move {
                     let rows = conn.query(QUEUE_LIST, &params).await?;
-                    let mut queues = decode(QUEUE_LIST, &rows, queue)?;
-                    for queue in &mut queues {
-                        queue.lanes = lanes(conn, queue.id).await?;
+                    let rows = decode(QUEUE_LIST, &rows, |row| Ok((queue(row)?, row.int_or_null()?)))?;
+                    let mut queues: Vec<Queue> = Vec::new();
+                    for (queue, lane) in rows {
+                        if queues.last().is_none_or(|last| last.id != queue.id) {
+                            queues.push(queue);
+                        }
+                        if let (Some(last), Some(lane)) = (queues.last_mut(), lane) {
+                            last.lanes.push(lane);
+                        }
                     }
                     Ok(queues)
                 })

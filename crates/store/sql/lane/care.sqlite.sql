@@ -1,6 +1,6 @@
--- What a part of a lane needs: where the part ends, how long it is, and whether anybody in it has lost a lease that sends
--- messages to the tail, or must die.
+-- No arrays and no lateral joins: one part at a time. Otherwise as for PostgreSQL.
 select
+    $5 as n,
     max(w.id) as last,
     count(*) as seen,
     coalesce(max(case when l.tail_on_expiry and w.leased_until > 0 and w.leased_until < c.now then 1 else 0 end), 0) as lapsed,
@@ -12,11 +12,11 @@ select
 from (
     select id, lane, leased_until, attempts, max_attempts, expire_at, token
     from tenure.message
-    where lane = $2
+    where lane = $3
       and lane > 0
-      and id >= $3
+      and id >= $4
     order by id
-    limit $4
+    limit $2
 ) w
 join tenure.lane l on l.id = w.lane
 cross join (select {now} as now) c
