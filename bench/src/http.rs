@@ -7,6 +7,7 @@
 
 mod client;
 mod drive;
+mod idle;
 mod kernel;
 mod server;
 mod wire;
@@ -87,6 +88,9 @@ pub(crate) async fn run(
         for (act, (kernel, http)) in ["produce", "lease+complete"].iter().zip(kernel.into_iter().zip(http)) {
             report.over_http(&format!("{} {act}", shape.name()), median(kernel), median(http), shape.floor());
         }
+    }
+    if wanted("http-idle") {
+        idle::run(&Place::fresh(Backend::Postgres, postgres).await?, postgres, report).await?;
     }
     Ok(())
 }

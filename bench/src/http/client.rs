@@ -100,19 +100,19 @@ impl Caller for Client {
     }
 }
 
-struct Connection {
+pub(super) struct Connection {
     stream: TcpStream,
     buffer: BytesMut,
 }
 
-struct Answer {
+pub(super) struct Answer {
     status: u16,
     body: Bytes,
 }
 
 impl Answer {
     /// The body of an answer that is no refusal.
-    fn success(self) -> Result<Bytes> {
+    pub(super) fn success(self) -> Result<Bytes> {
         if self.status == 200 {
             return Ok(self.body);
         }
@@ -128,13 +128,13 @@ impl Answer {
 }
 
 impl Connection {
-    async fn open(server: SocketAddr) -> Result<Self> {
+    pub(super) async fn open(server: SocketAddr) -> Result<Self> {
         let stream = TcpStream::connect(server).await?;
         stream.set_nodelay(true)?;
         Ok(Connection { stream, buffer: BytesMut::with_capacity(HEAD) })
     }
 
-    async fn send(&mut self, request: &[u8]) -> Result<Answer> {
+    pub(super) async fn send(&mut self, request: &[u8]) -> Result<Answer> {
         self.stream.write_all(request).await?;
         let (status, start, length) = loop {
             self.read(HEAD).await?;
