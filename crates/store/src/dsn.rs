@@ -652,7 +652,10 @@ mod tests {
             assert_eq!(postgres_dsn(dsn).config.get_channel_binding(), binding, "{dsn}");
         }
         let error = "postgres://h/db?channel_binding=s3cret".parse::<Dsn>().unwrap_err().to_string();
-        assert!(error.contains("channel_binding is disable, prefer or require") && !error.contains("s3cret"), "{error}");
+        assert!(
+            error.contains("channel_binding is disable, prefer or require") && !error.contains("s3cret"),
+            "{error}"
+        );
     }
 
     /// The connection strings of the guide's tables and of the README's.
@@ -662,7 +665,8 @@ mod tests {
             (include_str!("../../../docs/guide/choosing-a-backend.md"), "| write | for |"),
             (include_str!("../../../README.md"), "| DSN | what it opens |"),
         ] {
-            let rows = text.lines().skip_while(|line| *line != heading).skip(2).take_while(|line| line.starts_with('|'));
+            let rows =
+                text.lines().skip_while(|line| *line != heading).skip(2).take_while(|line| line.starts_with('|'));
             let mut found = Vec::new();
             for row in rows {
                 let cell = row.split('|').nth(1).unwrap();

@@ -95,7 +95,8 @@ impl Store {
         let known = self.successor(queue.id);
         let queue = known.as_ref().unwrap_or(queue);
         let (entries, clock) = (self.entries(queue, None, messages)?, self.clock().clone());
-        let answers = db.run_on(transaction, move |conn| Box::pin(async move { enqueue(conn, &clock, &entries).await }));
+        let answers =
+            db.run_on(transaction, move |conn| Box::pin(async move { enqueue(conn, &clock, &entries).await }));
         if answers.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
             let name = queue.name.clone();
             // On the caller's connection, because this call does not wait: only committed queues are there.

@@ -241,8 +241,9 @@ impl Store {
                     }
                 }
             };
-            // A caller that does not wait any more needs no number.
-            reply.send(gone).ok();
+            if reply.send(gone).is_err() {
+                tracing::debug!(gone, "the deletion of a queue took longer than its caller waited");
+            }
         });
         tokio::time::timeout(PATIENCE, deleted).await.ok().and_then(|deleted| deleted.ok()).unwrap_or(0)
     }
@@ -264,12 +265,7 @@ async fn stragglers(db: &Db, queue: &Queue) -> Result<u64> {
 }
 
 async fn delete_late(db: &Db, queue: Queue) -> Result<u64> {
-    db.transact(move |conn| {
-        Box::pin(async move {
-            delete_rest(conn, &queue).await
-        })
-    })
-    .await
+    db.transact(move |conn| Box::pin(async move { delete_rest(conn, &queue).await })).await
 }
 
 /// The transactions that write messages now.
