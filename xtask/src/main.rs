@@ -157,15 +157,16 @@ fn test_only(only: &str, rest: &[String]) -> Result<()> {
     let store = ["--package", "tenure-store", "--all-features"];
     match only {
         "sqlite" => {
-            let parts = ["--lib", "--test", "sqlite", "--test", "tidy"];
+            let parts = ["--lib", "--test", "sqlite", "--test", "files", "--test", "tidy"];
             Cargo::test(&[&store[..], &parts].concat(), rest).run()
         }
-        "turso" => Cargo::test(&[&store[..], &["--test", "turso"]].concat(), rest).run(),
+        "turso" => Cargo::test(&[&store[..], &["--test", "turso", "--test", "files"]].concat(), rest).run(),
         "postgres" => {
             let cluster = Cluster::start(Durability::None)?;
             let tests = [
                 "postgres",
                 "schema",
+                "install",
                 "statements",
                 "plans",
                 "connect",

@@ -38,7 +38,7 @@ pub struct Serve {
     /// Where to listen, as host:port; port 0 takes any that is free [default: 127.0.0.1:2319].
     #[arg(long, value_name = "ADDRESS", env = "TENURE_LISTEN")]
     listen: Option<Address>,
-    /// The database: sqlite:path, postgres://…, turso:///path or :memory: [default: sqlite:tenure.db].
+    /// The database: sqlite:path, postgres://…, 'host=… dbname=…', turso:///path or :memory: [default: sqlite:tenure.db].
     #[arg(long, env = "TENURE_DSN", hide_env_values = true)]
     dsn: Option<String>,
     /// Knows callers by their API keys, and lets them do only what their roles allow.

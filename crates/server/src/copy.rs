@@ -12,7 +12,7 @@ pub(crate) struct Copy {
     /// The file that duroxide's own SQLite provider made. It is only read; stop the programs that use it first.
     #[arg(long, value_name = "FILE")]
     from: String,
-    /// Where to: postgres://…, sqlite:path or turso:///path. The tables are created when they are missing.
+    /// Where to: postgres://…, 'host=… dbname=…', sqlite:path or turso:///path. The tables are created when they are missing.
     #[arg(long, value_name = "DSN", env = "TENURE_DSN", hide_env_values = true)]
     to: String,
     /// Does not compare the copy with the file.
@@ -34,13 +34,13 @@ pub(crate) async fn run(copy: &Copy) -> Result<()> {
     }
     if copy.no_verify {
         println!("not verified");
-        return Ok(());
+        return store.close().await;
     }
     let bars = Bars::new("verified");
     let events = store.verify_duroxide_copy(file, |progress| bars.show(progress)).await.map_err(again)?;
     bars.finish();
     println!("verified: all tables have the same number of rows, and {events} events are the same byte for byte");
-    Ok(())
+    store.close().await
 }
 
 /// The path alone, of what may be written as duroxide's programs write it: sqlite:orders.db?mode=rwc.

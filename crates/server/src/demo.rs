@@ -16,7 +16,7 @@ const CONSUMERS: usize = 8;
 
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// Where to run it: sqlite:path, postgres://…, turso:///path or :memory:.
+    /// Where to run it: sqlite:path, postgres://…, 'host=… dbname=…', turso:///path or :memory:.
     #[arg(long, env = "TENURE_DSN", hide_env_values = true, default_value = "sqlite:tenure-demo.db")]
     dsn: String,
     /// How many messages.

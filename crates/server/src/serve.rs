@@ -52,9 +52,13 @@ pub async fn run(flags: &Serve) -> Result<()> {
         );
     }
     let (stop, stopped) = oneshot::channel();
-    let serving = serve_on(listener, service, config.transport, async {
-        stopped.await.ok();
-    });
+    let serving = async {
+        let stop = async {
+            stopped.await.ok();
+        };
+        serve_on(listener, service.clone(), config.transport, stop).await;
+        service.close().await;
+    };
     let watching = async {
         let signal = signals.next().await;
         info!(signal, "stopping: running requests may finish; a second signal ends at once");

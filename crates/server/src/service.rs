@@ -347,6 +347,16 @@ impl Service {
     }
 }
 
+impl Service {
+    /// Closes the stores, behind [`shut_down`](Service::shut_down) and the last request: everything is in their files afterwards.
+    pub async fn close(&self) {
+        self.tasks().abort_all();
+        for member in self.stores.all() {
+            member.close().await;
+        }
+    }
+}
+
 impl Drop for Service {
     fn drop(&mut self) {
         for desk in self.open_desks() {

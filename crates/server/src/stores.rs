@@ -137,6 +137,14 @@ impl Member {
         self.state().store.clone()
     }
 
+    /// Ends the use of the store: everything is in its file afterwards, if it has one.
+    pub(crate) async fn close(&self) {
+        let Some(store) = self.opened() else { return };
+        if let Err(error) = store.close().await {
+            tracing::warn!(store = self.name, %error, "the store was not closed in an orderly way");
+        }
+    }
+
     /// The store, opened now if it was not.
     pub(crate) async fn store(&self) -> Result<Store, Error> {
         if !self.is_up() {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 
 use crate::error::{Error, Kind, Result};
 use crate::store::Backend;
@@ -99,19 +99,20 @@ pub(crate) enum Durability {
 /// assert_eq!(dsn_with("host=localhost dbname=app", &schema), "host=localhost dbname=app schema='my jobs'");
 /// ```
 pub fn dsn_with(dsn: &str, options: &[(&str, String)]) -> String {
-    let mut dsn = dsn.to_owned();
-    let key_value = matches!(form(&dsn), Ok(Form::KeyValue));
+    let mut text = dsn.to_owned();
+    let mut separator = match form(dsn) {
+        Ok(Form::KeyValue) => ' ',
+        // A `?` in a password does not begin the options, and an `@` in an option does not end a password.
+        Ok(Form::Uri(rest)) if !libpq::has_options(rest) => '?',
+        _ if !dsn.contains('?') => '?',
+        _ => '&',
+    };
     for (name, value) in options {
-        if key_value {
-            dsn.push_str(&format!(" {name}={}", libpq::quoted(value)));
-        } else {
-            // A `?` in a password does not begin the options.
-            let options = dsn.rsplit('@').next().is_some_and(|rest| rest.contains('?'));
-            dsn.push(if options { '&' } else { '?' });
-            dsn.push_str(&format!("{name}={}", percent(value)));
-        }
+        let value = if separator == ' ' { libpq::quoted(value) } else { percent(value) };
+        text.push_str(&format!("{separator}{name}={value}"));
+        separator = if separator == ' ' { ' ' } else { '&' };
     }
-    dsn
+    text
 }
 
 /// The database that a DSN names. Nothing is opened, and no error repeats a part of the DSN that may be secret.
@@ -384,7 +385,13 @@ fn apply(config: &mut Config, name: &str, value: &str) -> Result<()> {
         "options" => config.options(value),
         "user" => config.user(value),
         "password" => config.password(value),
-        "dbname" => config.dbname(value),
+        "dbname" => config.dbname(database(value)?),
+        "channel_binding" => config.channel_binding(match value {
+            "disable" => ChannelBinding::Disable,
+            "prefer" => ChannelBinding::Prefer,
+            "require" => ChannelBinding::Require,
+            _ => return Err(invalid("channel_binding is disable, prefer or require")),
+        }),
         "target_session_attrs" => config.target_session_attrs(match value {
             "any" => tokio_postgres::config::TargetSessionAttrs::Any,
             "read-write" => tokio_postgres::config::TargetSessionAttrs::ReadWrite,
@@ -393,6 +400,17 @@ fn apply(config: &mut Config, name: &str, value: &str) -> Result<()> {
         _ => return Err(invalid(format!("unknown option: known are {}", libpq::KNOWN.join(", ")))),
     };
     Ok(())
+}
+
+/// libpq reads a connection string in this place too. The server's messages and our own repeat the name of the database, so
+/// none may come here with its password.
+fn database(name: &str) -> Result<&str> {
+    if name.contains("://") || name.contains('=') || name.split_once(':').is_some_and(|(_, rest)| rest.contains('@')) {
+        return Err(invalid(
+            "dbname is a connection string of its own: give the name of the database there, and the rest in options",
+        ));
+    }
+    Ok(name)
 }
 
 /// At least a second, because a smaller number is most likely one of seconds.
@@ -588,6 +606,82 @@ mod tests {
         assert_eq!((postgres_dsn(&with).schema.as_str(), postgres_dsn(&with).pool), ("x", 7));
     }
 
+    #[test]
+    fn options_can_be_added_to_every_dsn() {
+        let schema = [("schema", "s".to_owned()), ("pool_size", "7".to_owned())];
+        for dsn in [
+            "postgres://h/db",
+            "postgres://h/db?",
+            "postgres://h",
+            "postgres://me:p?w@h/db",
+            "postgres://me:p@w@h/db?application_name=x",
+            "postgres://h/db?application_name=a@b",
+            "postgres://h?application_name=a@b",
+            "postgres://me@h/db?password=p@?/w",
+            "postgres:///db?host=/run/postgresql&password=p@w",
+            "host=h dbname=db password='p@?w'",
+        ] {
+            let (before, after) = (postgres_dsn(dsn), postgres_dsn(&dsn_with(dsn, &schema)));
+            assert_eq!((after.schema.as_str(), after.pool), ("s", 7), "{dsn}");
+            assert_eq!(after.config, before.config, "{dsn}");
+            assert_eq!(after.hosts, before.hosts, "{dsn}");
+        }
+        let mail = dsn_with("postgres://h/db?user=me@corp&password=x", &schema);
+        let mail = postgres_dsn(&mail).config;
+        assert_eq!((mail.get_user(), mail.get_password()), (Some("me@corp"), Some(&b"x"[..])));
+        let durable = [("durability", "crash_only".to_owned())];
+        for dsn in ["sqlite:a@b.db", "./x@y.db", "turso:///abs/a@b.db", "sqlite:a.db?durability=full"] {
+            let (Ok(Dsn::Sqlite(before) | Dsn::Turso(before)), Ok(Dsn::Sqlite(after) | Dsn::Turso(after))) =
+                (dsn.parse(), dsn_with(dsn, &durable).parse())
+            else {
+                panic!("{dsn} is not a file")
+            };
+            assert_eq!((after.path, after.durability), (before.path, Durability::CrashOnly), "{dsn}");
+        }
+    }
+
+    #[test]
+    fn channel_binding_is_read_from_the_dsn() {
+        use tokio_postgres::config::ChannelBinding::{Disable, Prefer, Require};
+        for (dsn, binding) in [
+            ("postgres://h/db", Prefer),
+            ("postgres://h/db?sslmode=require&channel_binding=require", Require),
+            ("postgres://h/db?channel_binding=prefer", Prefer),
+            ("host=h channel_binding=disable", Disable),
+        ] {
+            assert_eq!(postgres_dsn(dsn).config.get_channel_binding(), binding, "{dsn}");
+        }
+        let error = "postgres://h/db?channel_binding=s3cret".parse::<Dsn>().unwrap_err().to_string();
+        assert!(
+            error.contains("channel_binding is disable, prefer or require") && !error.contains("s3cret"),
+            "{error}"
+        );
+    }
+
+    /// The connection strings of the guide's tables and of the README's.
+    #[test]
+    fn every_documented_dsn_can_be_read() {
+        for (text, heading) in [
+            (include_str!("../../../docs/guide/choosing-a-backend.md"), "| write | for |"),
+            (include_str!("../../../README.md"), "| DSN | what it opens |"),
+        ] {
+            let rows =
+                text.lines().skip_while(|line| *line != heading).skip(2).take_while(|line| line.starts_with('|'));
+            let mut found = Vec::new();
+            for row in rows {
+                let cell = row.split('|').nth(1).unwrap();
+                found.extend(cell.split('`').skip(1).step_by(2));
+            }
+            let forms = |prefix: &str| found.iter().any(|dsn| dsn.starts_with(prefix));
+            assert!(forms("sqlite:") && forms("postgres://") && forms("host=") && forms("turso:"), "{found:?}");
+            for dsn in found {
+                // `port` and `options` stand for what a reader writes there.
+                let dsn = dsn.replace(":port/", ":5432/").replace("?options", "?pool_size=3");
+                assert!(dsn.parse::<Dsn>().is_ok(), "{dsn}");
+            }
+        }
+    }
+
     /// DSNs that cannot be read, or that lead nowhere good: none of them is a file, and nothing said about them has `s3cret`.
     const HOSTILE: &[&str] = &[
         "me:s3cret@db/app",
@@ -608,6 +702,11 @@ mod tests {
         "pasword=s3cret host=db",
         "host=db password=s3cret pasword=s3cret",
         "host=db password='s3cret",
+        "host=db dbname=postgres://me:s3cret@db/app",
+        "host=db dbname=me:s3cret@db/app",
+        "host=db dbname='host=db password=s3cret'",
+        "postgres://db?dbname=postgresql://me:s3cret@db/app",
+        "postgres://db/app%3Fpassword=s3cret",
         "host=db password=my s3cret",
         "host=db password=my s3cret=x",
         "host=db s3cret",

@@ -90,7 +90,7 @@ struct Inner {
     /// Queues that were created anew under their name, by the id of the one that callers still hold.
     successors: RwLock<HashMap<i64, Queue>>,
     /// Dropped with the store, and with it the tasks.
-    _tasks: Mutex<JoinSet<()>>,
+    tasks: Mutex<JoinSet<()>>,
 }
 
 impl Drop for Inner {
@@ -182,17 +182,19 @@ impl Store {
             backend,
             turn: AtomicUsize::new(0),
             successors: RwLock::default(),
-            _tasks: Mutex::new(tasks),
+            tasks: Mutex::new(tasks),
         };
         Ok(Store { inner: Arc::new(inner) })
     }
 
     /// Ends the use of an embedded database in an orderly way: calls that were begun finish, later ones fail with `Closed`,
     /// and everything is in the file itself afterwards, its `-wal` file empty or gone, so that the file alone can be copied.
-    /// Dropping the last clone does the same a moment later. On PostgreSQL connections end with the last clone.
+    /// Dropping the last clone does the same for SQLite a moment later; a Turso file is complete then only together with its
+    /// log. On PostgreSQL connections end with the last clone.
     ///
     /// # Errors
-    /// Only the database's own.
+    /// `Contended` when another process reads the `-wal` file, which then stays, and `FileReplaced` when the file is not at its
+    /// path any more. Closing again tries again.
     pub async fn close(&self) -> Result<()> {
         self.db().close().await
     }
@@ -254,25 +256,36 @@ impl Store {
         }
     }
 
-    fn successor(&self, queue: i64) -> Option<Queue> {
+    pub(crate) fn successor(&self, queue: i64) -> Option<Queue> {
         let successors = self.inner.successors.read().unwrap_or_else(PoisonError::into_inner);
         if successors.is_empty() { None } else { successors.get(&queue).cloned() }
     }
 
     /// The queue that has the name of one that is gone; remembered, so that only the first call is refused.
-    async fn recreated(&self, gone: &Queue) -> Result<Option<Queue>> {
+    pub(crate) async fn recreated(&self, gone: &Queue) -> Result<Option<Queue>> {
         let found = match self.queue_get(&gone.name).await {
             Ok(found) if found.id != gone.id => found,
             Err(error) if error.kind() != Kind::NotFound => return Err(error),
             _ => return Ok(None),
         };
+        self.remember_successor(gone, &found);
+        Ok(Some(found))
+    }
+
+    pub(crate) fn remember_successor(&self, gone: &Queue, found: &Queue) {
         let mut successors = self.inner.successors.write().unwrap_or_else(PoisonError::into_inner);
         // Callers that hold an older one still find the newest.
         for old in successors.values_mut().filter(|old| old.id == gone.id) {
             *old = found.clone();
         }
         successors.insert(gone.id, found.clone());
-        Ok(Some(found))
+    }
+
+    /// Runs a task that ends with the store. It must not hold the store itself.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
     }
 
     /// Checks messages and chooses their lanes.

@@ -142,3 +142,40 @@ fn store_that_ends_with_its_runtime_has_everything_in_the_file_itself() {
     assert!(!beside(&path, "-wal").exists(), "the last connection removes its log");
     assert_eq!(runtime().block_on(copied("sqlite:", &path)), 100);
 }
+
+/// Closing that failed is not hidden by closing again, which does what was left to do.
+#[tokio::test]
+async fn close_that_failed_can_be_repeated() {
+    let h = support::file("sqlite:").await;
+    let queue = h.queue().await;
+    put(&h.store, &queue).await.unwrap();
+    let reader = rusqlite::Connection::open(path(&h)).unwrap();
+    reader.execute_batch("begin; select count(*) from tenure_message").unwrap();
+    for _ in 0..2 {
+        let error = h.store.close().await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Contended, "{error:?}");
+        assert_eq!(put(&h.store, &queue).await.unwrap_err().kind(), Kind::Closed);
+    }
+    reader.execute_batch("commit").unwrap();
+    h.store.close().await.unwrap();
+    assert_eq!(beside(&path(&h), "-wal").metadata().map_or(0, |log| log.len()), 0);
+    assert_eq!(copied("sqlite:", &path(&h)).await, 1);
+    // What happens to the file afterwards is not this store's concern.
+    drop(reader);
+    std::fs::remove_file(path(&h)).unwrap();
+    h.store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn close_and_verify_notice_a_deleted_file() {
+    for scheme in ["sqlite:", "turso://"] {
+        let h = support::file(scheme).await;
+        let queue = h.queue().await;
+        put(&h.store, &queue).await.unwrap();
+        std::fs::remove_file(path(&h)).unwrap();
+        assert_eq!(h.store.verify().await.unwrap_err().kind(), Kind::FileReplaced, "{scheme}");
+        for _ in 0..2 {
+            assert_eq!(h.store.close().await.unwrap_err().kind(), Kind::FileReplaced, "{scheme}");
+        }
+    }
+}

@@ -291,7 +291,8 @@ impl Producer {
     /// hear of the message when it commits.
     ///
     /// # Errors
-    /// As [`batch_enqueue`](Producer::batch_enqueue); `UnsupportedDsn` when this producer's store is not PostgreSQL.
+    /// As [`batch_enqueue`](Producer::batch_enqueue); `QueueNotFound` also once after the queue was deleted and created anew:
+    /// roll back and repeat the transaction. `UnsupportedDsn` when this producer's store is not PostgreSQL.
     pub async fn enqueue_in_postgres<T: Serialize>(
         &self,
         transaction: &tokio_postgres::Transaction<'_>,
@@ -318,8 +319,10 @@ impl Producer {
         transaction: &tokio_postgres::Transaction<'_>,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<QueueMessage>> {
-        let act =
-            async { Ok(self.store.kernel.enqueue_in_postgres(transaction, &self.queue, messages.clone()).await?) };
+        let act = async {
+            let enqueued = self.store.kernel.enqueue_in_postgres(transaction, &self.queue, messages.clone()).await;
+            enqueued.map_err(|error| Error::of_queue(&self.queue.name, error))
+        };
         let enqueued = self.observer.watch("enqueue_in_transaction", act).await?;
         Ok(self.answers(messages, enqueued))
     }
@@ -327,7 +330,7 @@ impl Producer {
     /// The same in a transaction on the same SQLite file. It does not wait: call it where the transaction lives.
     ///
     /// # Errors
-    /// As [`batch_enqueue`](Producer::batch_enqueue); `UnsupportedDsn` when this producer's store is not a SQLite file.
+    /// As [`enqueue_in_postgres`](Producer::enqueue_in_postgres); `UnsupportedDsn` when this producer's store is not a SQLite file.
     #[cfg(feature = "sqlite")]
     pub fn enqueue_in_sqlite<T: Serialize>(
         &self,
@@ -358,7 +361,8 @@ impl Producer {
         transaction: &rusqlite::Transaction<'_>,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<QueueMessage>> {
-        let enqueued = self.store.kernel.enqueue_in_sqlite(transaction, &self.queue, messages.clone())?;
+        let enqueued = self.store.kernel.enqueue_in_sqlite(transaction, &self.queue, messages.clone());
+        let enqueued = enqueued.map_err(|error| Error::of_queue(&self.queue.name, error))?;
         Ok(self.answers(messages, enqueued))
     }
 
@@ -368,7 +372,7 @@ impl Producer {
     /// # Errors
     /// Only the database's own.
     pub async fn replay_from_dlq(&self, archived_id: i64) -> Result<Option<QueueMessage>> {
-        let act = self.store.replay(Some(self.queue.id), std::slice::from_ref(&archived_id));
+        let act = self.store.replay(Some(self.queue_id()), std::slice::from_ref(&archived_id));
         Ok(self.observer.watch("replay", act).await?.remove(0))
     }
 
@@ -421,9 +425,9 @@ impl Producer {
         &self.store
     }
 
-    #[cfg(feature = "sqlx")]
-    pub(crate) fn queue_id(&self) -> i64 {
-        self.queue.id
+    /// The queue that has the name now, as far as this process knows.
+    fn queue_id(&self) -> i64 {
+        self.store.kernel.current_queue_id(&self.queue)
     }
 
     #[cfg(feature = "sqlx")]
@@ -465,7 +469,8 @@ impl Producer {
 
     /// What was stored, from the write's own answer.
     fn answers(&self, messages: Vec<NewMessage>, enqueued: Vec<tenure_store::Enqueued>) -> Vec<QueueMessage> {
+        let queue_id = self.queue_id();
         let pairs = messages.into_iter().zip(enqueued);
-        pairs.map(|(message, enqueued)| QueueMessage::enqueued(self.queue.id, message, enqueued)).collect()
+        pairs.map(|(message, enqueued)| QueueMessage::enqueued(queue_id, message, enqueued)).collect()
     }
 }

@@ -72,8 +72,7 @@ impl Producer {
             .bind(self.worker_id());
         let act = async { call.fetch_all(&mut *connection).await.map_err(|error| self.refusal(error)) };
         let rows = self.observer().watch("enqueue_in_transaction", act).await?;
-        let queue_id = self.queue_id();
-        let answer = |(message, row): (NewMessage, &PgRow)| answer(queue_id, message, row).map_err(refused);
+        let answer = |(message, row): (NewMessage, &PgRow)| answer(message, row).map_err(refused);
         messages.into_iter().zip(&rows).map(answer).collect()
     }
 
@@ -98,7 +97,7 @@ fn column<T>(values: impl Iterator<Item = Option<T>>) -> Option<Vec<Option<T>>> 
 }
 
 /// One row of `enqueue_batch`.
-fn answer(queue_id: i64, message: NewMessage, row: &PgRow) -> sqlx_core::Result<QueueMessage> {
+fn answer(message: NewMessage, row: &PgRow) -> sqlx_core::Result<QueueMessage> {
     let enqueued = Enqueued {
         id: row.try_get("id")?,
         created_at: row.try_get("created_at")?,
@@ -108,7 +107,7 @@ fn answer(queue_id: i64, message: NewMessage, row: &PgRow) -> sqlx_core::Result<
         stored: None,
     };
     let (created_at, due_at) = (enqueued.created_at, enqueued.due_at);
-    let known = QueueMessage::enqueued(queue_id, message, enqueued);
+    let known = QueueMessage::enqueued(row.try_get("queue_id")?, message, enqueued);
     if !row.try_get("found")? {
         return Ok(known);
     }

@@ -79,7 +79,8 @@ impl Store {
 
     /// Ends the use of an embedded database in an orderly way: calls that were begun finish, later ones fail, and everything
     /// is in the file itself afterwards, its `-wal` file empty or gone, so that the file alone can be copied. Dropping the last
-    /// clone does the same a moment later. PostgreSQL needs none of this.
+    /// clone does the same for SQLite a moment later; a Turso file is complete then only together with its log. PostgreSQL
+    /// needs none of this.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -93,7 +94,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Only the database's own.
+    /// The database's own: another process reads the `-wal` file, which then stays, or the file is not at its path any more.
+    /// Closing again tries again.
     pub async fn close(&self) -> Result<()> {
         Ok(self.kernel.close().await?)
     }

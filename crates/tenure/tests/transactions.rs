@@ -380,3 +380,65 @@ async fn a_message_completed_in_its_handlers_transaction_counts_as_completed_on_
     };
     completed_in_transactions(&store, &producer, &consumer, handle).await;
 }
+
+/// Deletes the queue and creates it anew, as another process would; its new number.
+async fn created_anew(dsn: &str) -> i64 {
+    // The library refuses to delete a queue with live workers.
+    let kernel = tenure_store::Store::connect(dsn).await.unwrap();
+    kernel.queue_delete("jobs").await.unwrap();
+    kernel.queue_create("jobs", tenure_store::Settings::default()).await.unwrap().id
+}
+
+fn missing(error: &Error) {
+    assert!(matches!(error, Error::QueueNotFound { name } if name == "jobs"), "{error:?}");
+}
+
+#[tokio::test]
+async fn producer_on_sqlite_finds_its_queue_created_anew_after_one_refusal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db").display().to_string();
+    let (producer, _consumer) = queue(&Store::connect(&path).await.unwrap()).await;
+    let id = created_anew(&path).await;
+    let mut app = rusqlite::Connection::open(&path).unwrap();
+    let options = EnqueueOptions::default();
+    let transaction = app.transaction().unwrap();
+    missing(&producer.enqueue_in_sqlite(&transaction, &["a"], &options).unwrap_err());
+    transaction.rollback().unwrap();
+    let transaction = app.transaction().unwrap();
+    let sent = producer.enqueue_in_sqlite(&transaction, &["a"], &options).unwrap();
+    transaction.commit().unwrap();
+    assert_eq!(sent[0].queue_id, id);
+    assert_eq!(producer.enqueue("b").await.unwrap().queue_id, id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn producer_on_postgres_finds_its_queue_created_anew_after_one_refusal() {
+    let dsn_of_store = format!("{}?schema=anew_{}", dsn(), std::process::id());
+    let (producer, _consumer) = queue(&Store::connect(&dsn_of_store).await.unwrap()).await;
+    let id = created_anew(&dsn_of_store).await;
+    let (mut client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let each = [("a", EnqueueOptions::default()), ("b", EnqueueOptions::default().dedupe_key("d"))];
+    let transaction = client.transaction().await.unwrap();
+    missing(&producer.enqueue_each_in_postgres(&transaction, &each).await.unwrap_err());
+    transaction.rollback().await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let sent = producer.enqueue_each_in_postgres(&transaction, &each).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert!(sent.iter().all(|message| message.queue_id == id), "{sent:?}");
+}
+
+/// The function looks the name up.
+#[cfg(feature = "sqlx")]
+#[tokio::test(flavor = "multi_thread")]
+async fn producer_in_sqlx_finds_its_queue_created_anew_at_once() {
+    use sqlx_core::connection::Connection as _;
+    let dsn_of_store = format!("{}?schema=sqlx_anew_{}", dsn(), std::process::id());
+    let (producer, _consumer) = queue(&Store::connect(&dsn_of_store).await.unwrap()).await;
+    let id = created_anew(&dsn_of_store).await;
+    let mut connection = sqlx_postgres::PgConnection::connect(&dsn()).await.unwrap();
+    let mut transaction = connection.begin().await.unwrap();
+    let sent = producer.enqueue_in_sqlx(&mut transaction, &["a"], &EnqueueOptions::default()).await.unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(sent[0].queue_id, id);
+}

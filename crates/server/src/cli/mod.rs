@@ -68,7 +68,7 @@ pub(crate) struct Target {
     /// Asks this server, such as http://localhost:2319 [env: TENURE_SERVER].
     #[arg(long, global = true, value_name = "URL", conflicts_with = "dsn")]
     server: Option<String>,
-    /// Asks this store: postgres://…, sqlite:path or turso:///path [env: TENURE_DSN] [default: sqlite:tenure.db].
+    /// Asks this store: postgres://…, 'host=… dbname=…', sqlite:path or turso:///path [env: TENURE_DSN] [default: sqlite:tenure.db].
     #[arg(long, global = true, value_name = "DSN")]
     dsn: Option<String>,
     /// The API key that the server knows you by.

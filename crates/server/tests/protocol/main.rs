@@ -206,8 +206,9 @@ suite! { postgres_alone, Postgres;
         a_queue_of_a_store_that_is_no_longer_configured_is_out_of_reach_alone;
 }
 
-// What takes another process on the same file.
+// What takes another process on the same file, or looks at it.
 suite! { sqlite_alone, Sqlite;
     processes:
-        calls_are_answered_in_time_while_another_process_holds_the_write_lock;
+        calls_are_answered_in_time_while_another_process_holds_the_write_lock
+        a_stop_leaves_everything_in_the_file_itself;
 }

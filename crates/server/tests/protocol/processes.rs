@@ -73,6 +73,21 @@ pub(crate) async fn data_survives_a_stop(backend: Backend) {
     .await;
 }
 
+/// After a stop the file can be copied alone.
+pub(crate) async fn a_stop_leaves_everything_in_the_file_itself(backend: Backend) {
+    let place = Place::new(backend);
+    let mut server = place.start(&[]);
+    let api = server.api();
+    let queue = api.plain_queue().await;
+    api.produce(&queue, &["kept"]).await;
+    assert!(place.file("tenure.db-wal").metadata().unwrap().len() > 0);
+    server.terminate();
+    assert!(server.ended().await.success());
+    assert_eq!(place.file("tenure.db-wal").metadata().map_or(0, |log| log.len()), 0);
+    let said = std::fs::read_to_string(place.file("log")).unwrap();
+    assert!(!said.contains("orderly"), "{said}");
+}
+
 /// Rows that mean nothing any more are removed by a server soon after its start.
 pub(crate) async fn a_server_does_the_housekeeping_of_its_store(backend: Backend) {
     use tenure_store::{Claim, Clock, Fence, Message, NewMessage, Settings, Store};

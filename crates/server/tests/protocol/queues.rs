@@ -6,7 +6,7 @@ use crate::support::api::{Api, Ladder, refusal};
 use crate::support::queue::{list, settings};
 use crate::support::text::{SECOND, nanos};
 use crate::support::text::{now, number, text};
-use crate::support::{Backend, shared, unique};
+use crate::support::{Backend, Place, shared, unique};
 
 fn api(backend: Backend) -> Api {
     shared(backend, "queues", &[])
@@ -269,7 +269,9 @@ pub(crate) async fn durations_come_back_as_go_prints_them(backend: Backend) {
 }
 
 pub(crate) async fn an_update_keeps_the_timeouts_and_replaces_the_rest(backend: Backend) {
-    let api = &api(backend);
+    let place = Place::new(backend);
+    let server = place.start(&[]);
+    let api = &server.api();
     let dead = api.plain_queue().await;
     let more = json!({ "dead_queue": dead, "reference": "old", "max_attempts": 5, "requested_partitions": 2 });
     let queue = api.queue(&more).await;
@@ -287,8 +289,10 @@ pub(crate) async fn an_update_keeps_the_timeouts_and_replaces_the_rest(backend: 
     api.done("namespaces.create", &json!({ "name": space })).await;
     let request = json!({ "queue_name": queue, "namespace": space, "requested_partitions": 9 });
     api.done("queues.update", &request).await;
-    assert_eq!(api.info(&queue).await["namespace"], before["namespace"]);
+    let info = api.info(&queue).await;
+    assert_eq!((&info["namespace"], &info["requested_partitions"]), (&before["namespace"], &json!(9)));
     assert_eq!(api.totals(&queue).await.len(), 2);
+    tenure_store::Store::connect(&place.dsn).await.unwrap().verify().await.unwrap();
 }
 
 pub(crate) async fn an_update_holds_for_what_comes_after_it(backend: Backend) {

@@ -21,6 +21,7 @@ language plpgsql as $body$
 #variable_conflict use_column
 declare
     now_us constant bigint := (date_part('epoch', clock_timestamp()) * 1000000)::bigint;
+    century_us constant bigint := 3153600000000000;
     delay_us bigint;
     due_us bigint;
     expire_us bigint;
@@ -41,12 +42,15 @@ begin
             or delay_us < 0 or expire_us <= 0 or enqueue.max_attempts not between 1 and 2147483647
             or enqueue.key = '' or octet_length(enqueue.key) > 1024
             or enqueue.dedupe_key = '' or octet_length(enqueue.dedupe_key) > 1024
+            or delay_us > century_us or expire_us > century_us
         then
             raise exception using errcode = 'invalid_parameter_value', message = case
                 when num_nonnulls(enqueue.delay, enqueue.due, enqueue.at) > 1
                     then 'more than one of delay, at and due is given: choose one'
                 when delay_us < 0 then 'the delay is negative: give a positive duration'
                 when expire_us <= 0 then 'the expiry is not positive: give a positive duration'
+                when delay_us > century_us then 'the delay is longer than 100 years'
+                when expire_us > century_us then 'the expiry is longer than 100 years'
                 when enqueue.max_attempts not between 1 and 2147483647 then 'max_attempts is not between 1 and 2147483647'
                 when enqueue.key = '' or octet_length(enqueue.key) > 1024 then 'the key does not have between 1 and 1024 bytes'
                 else 'the dedupe key does not have between 1 and 1024 bytes'
@@ -55,6 +59,18 @@ begin
         due_us := coalesce(
             (date_part('epoch', coalesce(enqueue.at, enqueue.due)) * 1000000)::bigint, now_us + nullif(delay_us, 0)
         );
+    end if;
+    if greatest(octet_length(enqueue.kind), octet_length(enqueue.encoding), octet_length(enqueue.reference)) > 65536 then
+        raise exception 'the kind, the encoding or the reference has more than 65536 bytes'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    -- Before the lane is read: a deletion of the queue waits for the transactions that hold these locks, and takes what they
+    -- stored with it. Before the id is drawn too: see message/enqueue for the number and lane/floor for the lock.
+    perform txid_current();
+    if due_us is null then
+        lock table tenure.message in row exclusive mode;
+    else
+        lock table tenure.scheduled in row exclusive mode;
     end if;
     -- The last lane says how many there are: partitions are counted from 0.
     select q.id, q.dedupe_us, (select max(l.partition) from tenure.lane l where l.queue = q.id)
@@ -71,6 +87,11 @@ begin
     if lane is null then
         raise exception 'there is no queue named ''%'': create it first', enqueue.queue using errcode = 'no_data_found';
     end if;
+    -- Above READ COMMITTED the snapshot may be older than the deletion of the queue, and still have its lanes: locking one
+    -- that is gone fails with a serialization failure.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform 1 from tenure.lane l where l.id = lane for key share;
+    end if;
     if enqueue.dedupe_key is not null then
         insert into tenure.dedupe as d (queue, key, id, until)
         values (target, enqueue.dedupe_key, 0, now_us + window_us)
@@ -84,11 +105,6 @@ begin
         if not found then
             return (select d.id from tenure.dedupe d where d.queue = target and d.key = enqueue.dedupe_key);
         end if;
-    end if;
-    -- Both before the id is drawn: see message/enqueue for the number and lane/floor for the lock.
-    perform txid_current();
-    if due_us is null then
-        lock table tenure.message in row exclusive mode;
     end if;
     message := nextval('tenure.message_id');
     expire_us := coalesce(due_us, now_us) + coalesce(expire_us, lane_expire_us);
@@ -180,7 +196,7 @@ create function tenure.enqueue_batch(
 ) returns table (
     id bigint, duplicate boolean, found boolean, created_at bigint, due_at bigint, expire_at bigint, leased_until bigint,
     leased_at bigint, attempts integer, own_max_attempts integer, worker bigint, own_producer bigint, key text, kind text,
-    encoding text, reference text, payload bytea
+    encoding text, reference text, payload bytea, queue_id bigint
 )
 language plpgsql as $body$
 #variable_conflict use_column
@@ -194,6 +210,9 @@ declare
     won bigint[];
     ids bigint[];
 begin
+    -- Before the lanes are read, and before an id is drawn: see `enqueue`.
+    perform txid_current();
+    lock table tenure.message, tenure.scheduled in row exclusive mode;
     select q.id, q.dedupe_us, array_agg(l.id order by l.partition), array_agg(l.expire_us order by l.partition)
     into target, window_us, lanes, expiries
     from tenure.queue q
@@ -202,6 +221,11 @@ begin
     group by q.id;
     if not found then
         raise exception 'there is no queue named ''%'': create it first', enqueue_batch.queue using errcode = 'no_data_found';
+    end if;
+    -- Above READ COMMITTED the snapshot may be older than the deletion of the queue, and still have its lanes: locking one
+    -- that is gone fails with a serialization failure.
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform 1 from tenure.lane l where l.id = any (lanes) for key share;
     end if;
     places := array[floor(random() * cardinality(lanes))];
     select array_agg(1 + case when i.key is null then places[1] else tenure.key_partition(i.key, cardinality(lanes)) end order by i.n)
@@ -230,9 +254,6 @@ begin
         )
         select array_agg(w.n) into won from taken t join wanted w on w.key = t.key;
     end if;
-    -- Both before an id is drawn: see message/enqueue for the number and lane/floor for the lock.
-    perform txid_current();
-    lock table tenure.message in row exclusive mode;
     select array_agg(
         case when i.dedupe is null or i.n = any (won) then nextval('tenure.message_id') end order by i.n
     )
@@ -282,7 +303,7 @@ begin
            case when i.id is null then m.expire_at
                else coalesce(i.due_us, now_us + coalesce(i.delay_us, 0)) + coalesce(i.expire_us, expiries[i.place]) end,
            m.leased_until, m.leased_at, m.attempts, m.max_attempts, m.worker, m.producer, m.key, m.kind, m.encoding,
-           m.reference, m.payload
+           m.reference, m.payload, target
     from unnest(
         ids, places, enqueue_batch.dedupe_keys, enqueue_batch.delays_us, enqueue_batch.dues_us, enqueue_batch.expires_us
     ) with ordinality as i (id, place, dedupe, delay_us, due_us, expire_us, n)

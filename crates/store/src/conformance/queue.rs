@@ -148,6 +148,13 @@ pub async fn requested_and_existing_partitions_are_two_values(h: &Harness) {
     assert_eq!((spread.settings.partitions, spread.lanes.len()), (5, 2));
     h.store.verify().await.unwrap();
     assert!(!h.store.queue_request_partitions("nope", 3).await.unwrap());
+    for wrong in [0, 10_001] {
+        let error = h.store.queue_request_partitions("jobs", wrong).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidInput);
+        assert!(error.to_string().contains(&format!("partitions must be 1 to 10000, not {wrong}")), "{error}");
+    }
+    let settings = h.store.queue_get("jobs").await.unwrap().settings;
+    assert_eq!(h.store.queue_update("jobs", settings).await.unwrap().lanes, queue.lanes);
 }
 
 pub async fn a_missing_queue_is_named_in_the_error(h: &Harness) {

@@ -1,10 +1,14 @@
 //! Stops a running program that has become too old for its database: a newer program has applied a migration that breaks it.
 //!
-//! Invariants: the schema is looked at by calls that come along, at most every [`EVERY`] for each open database and not at
-//! all while nothing is asked of it; a look that fails or takes long keeps no call; a refusal is final.
+//! Invariants: the schema is looked at when calls come along, at most every [`EVERY`] for each open database and not at all
+//! while nothing is asked of it; a look that fails or takes long keeps no call, and goes on when its call has gone (a busy
+//! pool lent no connection within the time that a call waits, so a busy program never looked); a refusal is final.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use super::Db;
 use crate::error::Result;
@@ -21,12 +25,14 @@ pub(crate) struct Guard {
     next: AtomicU64,
     /// The migration that this program cannot work with; 0: none.
     newer: AtomicI64,
+    /// Where the database was opened.
+    runtime: Option<Handle>,
 }
 
 impl Default for Guard {
     fn default() -> Self {
         let next = AtomicU64::new(EVERY.as_millis() as u64);
-        Guard { opened: Instant::now(), next, newer: AtomicI64::new(0) }
+        Guard { opened: Instant::now(), next, newer: AtomicI64::new(0), runtime: Handle::try_current().ok() }
     }
 }
 
@@ -50,17 +56,39 @@ impl Guard {
 impl Db {
     /// Refuses a call when the tables were changed by a newer program in a way that this one cannot work with.
     pub(super) async fn admit(&self) -> Result<()> {
-        let guard = self.guard();
-        guard.check()?;
-        if guard.is_due()
-            && let Ok(Ok(Some(newer))) = tokio::time::timeout(PATIENCE, crate::migrate::newer(self)).await
-        {
-            guard.newer.store(newer, Ordering::Relaxed);
-            let error = crate::migrate::too_new(newer);
-            tracing::error!(%error, "this program stops using the database");
-            return Err(error);
+        self.guard().check()?;
+        match self.look() {
+            None => Ok(()),
+            Some(look) => {
+                drop(tokio::time::timeout(PATIENCE, look).await);
+                self.guard().check()
+            }
         }
+    }
+
+    /// The same from what is known already, for calls in transactions of their caller's, which wait for nothing else.
+    pub(super) fn admit_at_once(&self) -> Result<()> {
+        self.guard().check()?;
+        drop(self.look());
         Ok(())
+    }
+
+    /// Looks at the schema in a task of its own, if it is time.
+    fn look(&self) -> Option<JoinHandle<()>> {
+        // A transaction of the caller's may live on a thread without a runtime.
+        let runtime = Handle::try_current().ok().or_else(|| self.guard().runtime.clone())?;
+        if !self.guard().is_due() {
+            return None;
+        }
+        let db = self.clone();
+        Some(runtime.spawn(async move {
+            // What keeps the schema from being read is told to the calls that meet it.
+            if let Ok(Some(newer)) = crate::migrate::newer(&db).await {
+                db.guard().newer.store(newer, Ordering::Relaxed);
+                let error = crate::migrate::too_new(newer);
+                tracing::error!(%error, "this program stops using the database");
+            }
+        }))
     }
 
     fn guard(&self) -> &Guard {

@@ -70,6 +70,8 @@ pub(crate) struct Sqlite {
     files: Option<Arc<Files>>,
     pub(super) guard: Guard,
     closed: Arc<AtomicBool>,
+    /// Whether everything is in the file itself.
+    complete: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -101,8 +103,8 @@ impl Sqlite {
         let reader = (!others.is_empty()).then(|| spawn("tenure-reader", others, |_| Ok(()), &mut threads));
         let writer = spawn("tenure-writer", vec![first], checkpoint, &mut threads);
         let reader = Some(reader.unwrap_or_else(|| writer.clone()));
-        let (texts, closed) = (Arc::new(texts), Arc::default());
-        Ok(Sqlite { writer: Some(writer), reader, texts, files, guard: Guard::default(), closed, threads })
+        let (texts, closed, complete) = (Arc::new(texts), Arc::default(), Arc::default());
+        Ok(Sqlite { writer: Some(writer), reader, texts, files, guard: Guard::default(), closed, complete, threads })
     }
 
     pub(crate) async fn read<T: Send + 'static>(&self, act: impl Act<T>) -> Result<T> {
@@ -131,17 +133,21 @@ impl Sqlite {
         .await
     }
 
-    /// Lets the writes that were begun finish, refuses all others, and moves the write-ahead log into the file.
+    /// Lets the writes that were begun finish, refuses all others, and moves the write-ahead log into the file. After a
+    /// failure it may be tried again.
     pub(crate) async fn close(&self) -> Result<()> {
-        let closed = self.closed.clone();
-        let done = self.ask(&self.writer, move |connection, _| {
+        let Some(writer) = &self.writer else { return Err(closed()) };
+        let (closed, complete, files) = (self.closed.clone(), self.complete.clone(), self.files.clone());
+        ask(writer, move |connection, _| {
             closed.store(true, Ordering::Relaxed);
-            checkpoint(connection)
-        });
-        match done.await {
-            Err(error) if error.kind() == Kind::Closed => Ok(()),
-            done => done,
-        }
+            if !complete.load(Ordering::Relaxed) {
+                files.as_ref().map_or(Ok(()), |files| files.check())?;
+                checkpoint(connection)?;
+                complete.store(true, Ordering::Relaxed);
+            }
+            Ok(())
+        })
+        .await
     }
 
     async fn ask<T: Send + 'static>(
@@ -161,7 +167,9 @@ impl Sqlite {
     }
 
     pub(crate) async fn inspect(&self, text: String) -> Result<Vec<Row>> {
+        let files = self.files.clone();
         self.ask(&self.reader, move |connection, _| {
+            files.as_ref().map_or(Ok(()), |files| files.check())?;
             let mut statement = connection.prepare(&text).map_err(error_of)?;
             let mut out = Vec::new();
             collect(&mut statement, [], &mut out)?;

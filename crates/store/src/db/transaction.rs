@@ -2,6 +2,9 @@
 //!
 //! The caller commits, so this process cannot know when to wake its consumers. On PostgreSQL a NOTIFY goes into the same
 //! transaction, which the server delivers at the commit; a SQLite file is watched for commits anyway.
+//!
+//! A queue that was deleted and created anew is looked up after the first refusal, outside of the transaction that was
+//! refused: what the caller does next goes into the new one.
 
 use std::collections::HashMap;
 
@@ -9,18 +12,24 @@ use super::postgres::Postgres;
 #[cfg(feature = "sqlite")]
 use super::sqlite::Sqlite;
 use super::{Conn, Db};
-use crate::error::Result;
 #[cfg(any(feature = "sqlite", feature = "turso"))]
-use crate::error::{Error, Kind};
+use crate::error::Error;
+use crate::error::{Kind, Result};
 use crate::ops::enqueue::{Entry, enqueue};
 use crate::ops::finish::{Finish, Verb, finish};
+#[cfg(feature = "sqlite")]
+use crate::ops::queue::get;
 use crate::store::Store;
 use crate::types::{Answer, Enqueued, Fence, NewMessage, Queue};
 
 impl Store {
     /// Enqueues messages in a transaction of the caller's on the same database.
     ///
+    /// In a transaction above READ COMMITTED whose snapshot is older than the deletion of the queue, the queue is still there:
+    /// messages that are stored then belong to no queue, and `verify` finds them.
+    ///
     /// # Errors
+    /// `NotFound` when the queue was deleted. If it has been created anew, the next transaction enqueues into the new one.
     /// `Unsupported` when this store is not a PostgreSQL database.
     pub async fn enqueue_in_postgres(
         &self,
@@ -29,9 +38,17 @@ impl Store {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>> {
         let db = self.postgres()?;
+        let known = self.successor(queue.id);
+        let queue = known.as_ref().unwrap_or(queue);
         let entries = self.entries(queue, None, messages)?;
         let mut conn = Conn::Postgres(db.borrowed(transaction.client()));
-        let answers = enqueue(&mut conn, self.clock(), &entries).await?;
+        let answers = match enqueue(&mut conn, self.clock(), &entries).await {
+            Err(error) if error.kind() == Kind::NotFound => {
+                self.recreated(queue).await?;
+                return Err(error);
+            }
+            answers => answers?,
+        };
         db.notify_in(transaction.client(), &ready(&entries, &answers)).await?;
         Ok(answers)
     }
@@ -65,6 +82,7 @@ impl Store {
     /// Enqueues messages in a transaction of the caller's on the same file.
     ///
     /// # Errors
+    /// `NotFound` when the queue was deleted. If it has been created anew, the next call enqueues into the new one.
     /// `Unsupported` when this store is not a SQLite file.
     #[cfg(feature = "sqlite")]
     pub fn enqueue_in_sqlite(
@@ -74,8 +92,20 @@ impl Store {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>> {
         let db = self.sqlite_file()?;
+        let known = self.successor(queue.id);
+        let queue = known.as_ref().unwrap_or(queue);
         let (entries, clock) = (self.entries(queue, None, messages)?, self.clock().clone());
-        db.run_on(transaction, move |conn| Box::pin(async move { enqueue(conn, &clock, &entries).await }))
+        let answers =
+            db.run_on(transaction, move |conn| Box::pin(async move { enqueue(conn, &clock, &entries).await }));
+        if answers.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
+            let name = queue.name.clone();
+            // On the caller's connection, because this call does not wait: only committed queues are there.
+            let found = db.run_on(transaction, move |conn| Box::pin(async move { get(conn, &name).await }))?;
+            if let Some(found) = found.filter(|found| found.id != queue.id) {
+                self.remember_successor(queue, &found);
+            }
+        }
+        answers
     }
 
     /// Completes messages in a transaction of the caller's on the same file. One answer each.
@@ -91,7 +121,15 @@ impl Store {
         Ok(finished.into_iter().map(|finished| finished.answer).collect())
     }
 
+    /// The number of the queue that messages for this one go into: its own, or that of the one which was created anew under
+    /// its name and has been enqueued into.
+    pub fn current_queue_id(&self, queue: &Queue) -> i64 {
+        self.successor(queue.id).map_or(queue.id, |queue| queue.id)
+    }
+
+    /// The PostgreSQL database, if this program may still use it.
     fn postgres(&self) -> Result<&Postgres> {
+        self.db().admit_at_once()?;
         match self.db() {
             Db::Postgres(db) => Ok(db),
             #[cfg(any(feature = "sqlite", feature = "turso"))]
@@ -101,6 +139,7 @@ impl Store {
 
     #[cfg(feature = "sqlite")]
     fn sqlite_file(&self) -> Result<&Sqlite> {
+        self.db().admit_at_once()?;
         match self.db() {
             Db::Sqlite(db) if db.is_file() => Ok(db),
             _ => Err(elsewhere(self, "a SQLite file")),

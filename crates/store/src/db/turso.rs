@@ -30,6 +30,8 @@ pub(crate) struct Turso {
     files: Option<Files>,
     pub(super) guard: Guard,
     closed: AtomicBool,
+    /// Whether everything is in the file itself.
+    complete: AtomicBool,
     /// Dropping it would close the file under its connection.
     _database: Database,
 }
@@ -46,8 +48,8 @@ impl Turso {
         };
         let texts = rendered(Dialect::Sqlite, "").iter().map(|text| steps(text).map(step).collect()).collect();
         let (connection, texts, guard) = (Mutex::new(connection), Arc::new(texts), Guard::default());
-        let closed = AtomicBool::new(false);
-        let mut turso = Turso { connection, texts, files: None, guard, closed, _database: database };
+        let (closed, complete) = (AtomicBool::new(false), AtomicBool::new(false));
+        let mut turso = Turso { connection, texts, files: None, guard, closed, complete, _database: database };
         // A write of nothing, so that a file that cannot be written is refused here and not at the first enqueue.
         turso.write(|_| Box::pin(async { Ok(()) })).await?;
         turso.files = dsn.path.as_deref().map(Files::of);
@@ -70,13 +72,17 @@ impl Turso {
         Ok(connection)
     }
 
-    /// Lets the write that was begun finish, refuses all others, and moves the write-ahead log into the file.
+    /// Lets the write that was begun finish, refuses all others, and moves the write-ahead log into the file. After a failure
+    /// it may be tried again.
     pub(crate) async fn close(&self) -> Result<()> {
         let connection = self.connection.lock().await;
-        if !self.closed.swap(true, Ordering::Relaxed) {
+        self.closed.store(true, Ordering::Relaxed);
+        if !self.complete.load(Ordering::Relaxed) {
+            self.check()?;
             let mut rows = Vec::new();
             let mut statement = connection.prepare("pragma wal_checkpoint(truncate)").await.map_err(error_of)?;
             collect(&mut statement, Vec::new(), &mut rows).await?;
+            self.complete.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -107,6 +113,7 @@ impl Turso {
 
     pub(crate) async fn inspect(&self, text: String) -> Result<Vec<Row>> {
         let connection = self.lock().await?;
+        self.check()?;
         let mut rows = Vec::new();
         collect(&mut connection.prepare(&text).await.map_err(error_of)?, Vec::new(), &mut rows).await?;
         Ok(rows)

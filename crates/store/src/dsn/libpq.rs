@@ -18,6 +18,7 @@ pub(super) const KNOWN: &[&str] = &[
     "pgbouncer",
     "direct",
     "sslmode",
+    "channel_binding",
     "application_name",
     "connect_timeout",
     "tcp_user_timeout",
@@ -94,6 +95,11 @@ fn split_userinfo(rest: &str) -> Result<(Option<&str>, &str)> {
         Some(end) => (Some(&rest[..end]), &rest[end + 1..]),
         None => (None, rest),
     })
+}
+
+/// Whether options follow in a URI: a `?` that is not part of the password.
+pub(super) fn has_options(rest: &str) -> bool {
+    split_userinfo(rest).is_ok_and(|(_, rest)| rest.contains('?'))
 }
 
 /// A host and its port, which may be empty. An IPv6 address stands in brackets.

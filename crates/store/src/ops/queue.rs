@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use crate::clock::micros;
 use crate::db::{Conn, Db, decode};
 use crate::error::{Error, Kind, Result, invalid};
@@ -16,6 +18,8 @@ use crate::value::{Column, Fields, Value};
 const MAX_PARTITIONS: u32 = 10_000;
 /// How long a deletion waits for transactions that may have stored messages in its queue.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long it rests after an outage of the database.
+const RETRY: Duration = Duration::from_secs(1);
 
 impl Store {
     /// Creates a queue. A name that is taken is an error, and changes nothing.
@@ -131,6 +135,7 @@ impl Store {
     /// Notes how many partitions a queue was asked to have ([`Settings::partitions`]); the lanes that exist stay as they are
     /// ([`Queue::lanes`]). Whether there is such a queue.
     pub async fn queue_request_partitions(&self, name: &str, partitions: u32) -> Result<bool> {
+        check_partitions(partitions)?;
         let params = [name.into(), Value::Int(partitions.into())];
         let act = self.db().write(move |conn| Box::pin(async move { conn.execute(QUEUE_REQUEST, &params).await }));
         Ok(act.await? > 0)
@@ -202,12 +207,15 @@ impl Store {
             })
         });
         let Some(queue) = act.await? else { return Ok(false) };
-        delete_stragglers(self.db(), queue).await?;
+        self.delete_stragglers(queue).await;
         Ok(true)
     }
 
     /// Deletes a queue with its messages, its archive and everything that is known about it. Returns how many messages
     /// were lost with it.
+    ///
+    /// On PostgreSQL it waits up to 10 seconds for open transactions that may have stored messages in the queue; for one that
+    /// is open longer, a task waits as long as this store is open.
     pub async fn queue_delete(&self, name: &str) -> Result<u64> {
         let owned = name.to_owned();
         let found = self.db().transact(move |conn| {
@@ -218,42 +226,52 @@ impl Store {
             })
         });
         let (queue, gone) = found.await?.ok_or_else(|| missing(name))?;
-        Ok(gone + delete_stragglers(self.db(), queue).await?)
+        Ok(gone + self.delete_stragglers(queue).await)
+    }
+
+    /// An enqueue that saw the lanes before they were gone may commit after: its messages belong to no queue, and neither does
+    /// what a late completion leaves in the archive. So the deletion ends when every transaction has ended that may have seen
+    /// the lanes, and these rows are deleted too. It is a task, because the deletion has been committed whatever its caller
+    /// does; the caller waits for it for [`PATIENCE`], and hears how many messages it has deleted.
+    async fn delete_stragglers(&self, queue: Queue) -> u64 {
+        let db = self.db().clone();
+        let (reply, deleted) = oneshot::channel();
+        self.spawn(async move {
+            let gone = loop {
+                match stragglers(&db, &queue).await {
+                    Ok(gone) => break gone,
+                    Err(error) if error.is_retryable() => tokio::time::sleep(RETRY).await,
+                    Err(error) => {
+                        tracing::error!(%error, "could not look for messages of a deleted queue: `verify` finds them");
+                        break 0;
+                    }
+                }
+            };
+            if reply.send(gone).is_err() {
+                tracing::debug!(gone, "the deletion of a queue took longer than its caller waited");
+            }
+        });
+        tokio::time::timeout(PATIENCE, deleted).await.ok().and_then(|deleted| deleted.ok()).unwrap_or(0)
     }
 }
 
-/// An enqueue that saw the lanes before they were gone may commit after: its messages belong to no queue. So the deletion ends
-/// when every transaction has ended that may have seen them, and these messages are deleted too. A transaction of a caller's
-/// that stays open keeps the deletion waiting for [`PATIENCE`]; a task goes on to wait for it.
-async fn delete_stragglers(db: &Db, queue: Queue) -> Result<u64> {
+/// Deletes what late transactions have stored in the lanes of a deleted queue, when they have ended. What the others have
+/// stored does not wait for one that stays open.
+async fn stragglers(db: &Db, queue: &Queue) -> Result<u64> {
     let began = writers(db).await?;
-    let ended = tokio::time::timeout(PATIENCE, end_of(db, &began)).await;
-    match ended {
-        Ok(ended) => ended?,
+    let early = match tokio::time::timeout(PATIENCE, end_of(db, &began)).await {
+        Ok(ended) => ended.map(|()| 0)?,
         Err(_) => {
-            let (db, queue) = (db.clone(), queue.clone());
-            tokio::spawn(async move {
-                let deleted = match end_of(&db, &began).await {
-                    Ok(()) => delete_late(&db, queue).await,
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = deleted {
-                    tracing::error!(%error, "could not look for messages of a deleted queue: `verify` finds them");
-                }
-            });
+            let gone = delete_late(db, queue.clone()).await?;
+            end_of(db, &began).await?;
+            gone
         }
-    }
-    delete_late(db, queue).await
+    };
+    Ok(early + delete_late(db, queue.clone()).await?)
 }
 
 async fn delete_late(db: &Db, queue: Queue) -> Result<u64> {
-    db.transact(move |conn| {
-        Box::pin(async move {
-            conn.execute(QUEUE_DELETE_DEDUPE, &[Value::Int(queue.id)]).await?;
-            delete_lanes(conn, &queue.lanes).await
-        })
-    })
-    .await
+    db.transact(move |conn| Box::pin(async move { delete_rest(conn, &queue).await })).await
 }
 
 /// The transactions that write messages now.
@@ -295,14 +313,16 @@ async fn delete(conn: &mut Conn<'_>, queue: &Queue) -> Result<u64> {
     conn.execute(LANE_ORPHAN, &id).await?;
     conn.execute(QUEUE_DELETE, &id).await?;
     conn.execute(QUEUE_DELETE_LANES, &id).await?;
-    conn.execute(QUEUE_DELETE_ARCHIVE, &id).await?;
-    conn.execute(QUEUE_DELETE_DEDUPE, &id).await?;
-    delete_lanes(conn, &queue.lanes).await
+    delete_rest(conn, queue).await
 }
 
-async fn delete_lanes(conn: &mut Conn<'_>, lanes: &[i64]) -> Result<u64> {
+/// Deletes what refers to a queue and its lanes.
+async fn delete_rest(conn: &mut Conn<'_>, queue: &Queue) -> Result<u64> {
+    let id = [Value::Int(queue.id)];
+    conn.execute(QUEUE_DELETE_ARCHIVE, &id).await?;
+    conn.execute(QUEUE_DELETE_DEDUPE, &id).await?;
     let mut gone = 0;
-    for lane in lanes {
+    for lane in &queue.lanes {
         let lane = [Value::Int(*lane)];
         gone += conn.execute(LANE_DELETE_MESSAGES, &lane).await?;
         gone += conn.execute(LANE_DELETE_SCHEDULED, &lane).await?;
@@ -315,7 +335,7 @@ pub(crate) fn missing(name: &str) -> Error {
     Error::new(Kind::NotFound, format!("there is no queue named '{name}': create it first"))
 }
 
-async fn get(conn: &mut Conn<'_>, name: &str) -> Result<Option<Queue>> {
+pub(crate) async fn get(conn: &mut Conn<'_>, name: &str) -> Result<Option<Queue>> {
     let Some(row) = conn.query_opt(QUEUE_GET, &[name.into()]).await? else { return Ok(None) };
     let mut queue = queue(&mut row.fields(QUEUE_GET.name))?;
     queue.lanes = lanes(conn, queue.id).await?;
@@ -373,9 +393,7 @@ fn check(name: &str, settings: &Settings) -> Result<()> {
     if !settings.reference.is_empty() {
         check_text("the queue's reference", &settings.reference, 65_536)?;
     }
-    if !(1..=MAX_PARTITIONS).contains(&settings.partitions) {
-        return Err(invalid(format!("partitions must be 1 to {MAX_PARTITIONS}, not {}", settings.partitions)));
-    }
+    check_partitions(settings.partitions)?;
     check_duration("the lease", settings.lease)?;
     for (what, duration) in [("the expiry", settings.expire), ("the retention", settings.retain_completed)] {
         duration.map_or(Ok(()), |duration| check_duration(what, duration))?;
@@ -385,6 +403,13 @@ fn check(name: &str, settings: &Settings) -> Result<()> {
     }
     if settings.dead_queue.as_deref() == Some(name) {
         return Err(invalid(format!("queue '{name}' cannot be its own dead queue: name another")));
+    }
+    Ok(())
+}
+
+fn check_partitions(partitions: u32) -> Result<()> {
+    if !(1..=MAX_PARTITIONS).contains(&partitions) {
+        return Err(invalid(format!("partitions must be 1 to {MAX_PARTITIONS}, not {partitions}")));
     }
     Ok(())
 }
