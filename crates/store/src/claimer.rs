@@ -20,6 +20,7 @@ use crate::offer::Offer;
 use crate::ops::claim::{self, Claimed, Terms, Wanted};
 use crate::ops::finish::{Finish, Verb, finish, is_one_statement};
 use crate::ops::lifecycle::{ALL, burial};
+use crate::ops::no_lane;
 use crate::ops::worker::worker_stopped;
 use crate::sql::LANE_CHECK;
 use crate::store::Shared;
@@ -376,7 +377,7 @@ impl Shared {
     }
 }
 
-/// Looks up when the next scheduled message of a lane is due.
+/// Looks up when the next scheduled message of a lane is due, and whether the lane is still there.
 async fn check_lane(shared: &Shared, lane: &Lane) -> Result<()> {
     let hub = &shared.hub;
     // Read before the question is sent: what is due is then looked for rather too early than too late.
@@ -391,11 +392,12 @@ async fn check_lane(shared: &Shared, lane: &Lane) -> Result<()> {
         })
     });
     let (due, lease, tail, now) = act.await?;
+    let lease = lease.ok_or_else(|| no_lane(lane.id))?;
     let mut state = lane.state();
     state.due = due.map(|due| steady.saturating_add(due - now));
     state.due_known_until = steady.saturating_add(micros(crate::wake::POLL_EVERY));
     state.tail = tail == Some(true);
-    state.lease = lease.unwrap_or(0);
+    state.lease = lease;
     Ok(())
 }
 

@@ -72,6 +72,8 @@ struct Repr {
     message: String,
     /// The statement may have been committed although its answer never arrived.
     ambiguous: bool,
+    /// The name of what is missing.
+    name: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -81,7 +83,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind`, with a sentence that says what to do.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Error(Box::new(Repr { kind, message: message.into(), ambiguous: false, source: None }))
+        Error(Box::new(Repr { kind, message: message.into(), ambiguous: false, name: None, source: None }))
+    }
+
+    /// Notes the name of what is missing.
+    #[must_use]
+    pub(crate) fn with_name(mut self, name: &str) -> Self {
+        self.0.name = Some(name.to_owned());
+        self
     }
 
     /// Keeps what caused this error.
@@ -103,6 +112,11 @@ impl Error {
         self.0.kind
     }
 
+    /// The name of the queue that was not found: one that the call names, or the dead queue in its settings.
+    pub fn name(&self) -> Option<&str> {
+        self.0.name.as_deref()
+    }
+
     /// Whether the same call may succeed later without a change by the caller.
     ///
     /// Every verb of the kernel except an enqueue without a dedupe key can be repeated without harm.
@@ -121,6 +135,7 @@ impl Error {
             kind: self.0.kind,
             message: self.0.message.clone(),
             ambiguous: self.0.ambiguous,
+            name: self.0.name.clone(),
             source: None,
         }))
     }

@@ -240,7 +240,7 @@ impl Store {
         partition: Option<u32>,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>> {
-        let known = self.successor(queue.id);
+        let known = self.successor(queue);
         let queue = known.as_ref().unwrap_or(queue);
         let entries = self.entries(queue, partition, messages)?;
         let bytes = entries.iter().map(Entry::bytes).sum();
@@ -256,13 +256,15 @@ impl Store {
         }
     }
 
-    pub(crate) fn successor(&self, queue: i64) -> Option<Queue> {
+    /// The queue that is known to have the name of this one, which was deleted and created anew.
+    pub fn successor(&self, queue: &Queue) -> Option<Queue> {
         let successors = self.inner.successors.read().unwrap_or_else(PoisonError::into_inner);
-        if successors.is_empty() { None } else { successors.get(&queue).cloned() }
+        if successors.is_empty() { None } else { successors.get(&queue.id).cloned() }
     }
 
-    /// The queue that has the name of one that is gone; remembered, so that only the first call is refused.
-    pub(crate) async fn recreated(&self, gone: &Queue) -> Result<Option<Queue>> {
+    /// The queue that has the name of one that is gone; remembered as its [successor](Store::successor), so that only the
+    /// first call is refused.
+    pub async fn recreated(&self, gone: &Queue) -> Result<Option<Queue>> {
         let found = match self.queue_get(&gone.name).await {
             Ok(found) if found.id != gone.id => found,
             Err(error) if error.kind() != Kind::NotFound => return Err(error),
@@ -313,7 +315,8 @@ impl Store {
 
     /// Leases messages: at once if there are any, else as soon as there are, else none when the wait is over.
     ///
-    /// Messages with keys are never among them: see [`claim_key`](Store::claim_key).
+    /// Messages with keys are never among them: see [`claim_key`](Store::claim_key). A claim from a queue that was deleted ends
+    /// with [`Kind::NotFound`] within about a second, also while it waits: see [`recreated`](Store::recreated).
     pub async fn claim(&self, claim: Claim) -> Result<Vec<Message>> {
         claim.lease.map_or(Ok(()), |lease| check_duration("the lease", lease))?;
         if claim.limit == 0 || claim.lanes.is_empty() {

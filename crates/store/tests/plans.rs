@@ -29,3 +29,29 @@ async fn verbs_look_ids_up_by_the_primary_key_and_claims_walk_the_lane() {
     assert!(claim.contains("Index Scan using message_lane") && claim.contains("Tid Scan"), "{claim}");
     assert!(!claim.contains("Seq Scan") && !claim.contains("Sort"), "{claim}");
 }
+
+#[tokio::test]
+async fn pruning_walks_only_messages_of_its_outcome_that_are_old_enough() {
+    let harness = support::postgres().await;
+    let queue = harness.queue().await;
+    script(
+        &harness.store,
+        &format!(
+            "insert into tenure.archive (id, position, queue, lane, outcome, attempts, created_at, finished_at, payload)
+             select -n, -n, {}, {}, case when n % 100 = 0 then 'completed' else 'dead' end, 1, n, n, ''
+             from generate_series(1, 20000) n",
+            queue.id, queue.lanes[0]
+        ),
+    )
+    .await;
+    script(&harness.store, "analyze tenure.archive").await;
+    let queue = queue.id.to_string();
+    let prune = plan(&harness.store, "archive/prune", &["10000", &queue, "5000::bigint", "'completed'", "1000"]).await;
+    let walk = prune.lines().find(|line| line.contains("archive_outcome")).unwrap_or_default();
+    assert!(walk.contains("Index"), "{prune}");
+    let bound = prune.lines().find(|line| line.contains("Index Cond") && line.contains("outcome")).unwrap_or_default();
+    assert!(bound.contains("queue = ") && bound.contains("finished_at <= "), "{prune}");
+    assert!(!prune.contains("Seq Scan on archive"), "{prune}");
+    let list = plan(&harness.store, "archive/list", &[&queue, "'dead'", "9000", "0", "50"]).await;
+    assert!(list.contains("Index Scan Backward using archive_outcome") && !list.contains("Sort"), "{list}");
+}

@@ -428,7 +428,11 @@ async fn on_postgres_a_transaction_after_a_refusal_reaches_a_queue_that_was_crea
         let keyed = NewMessage { key: Some("k".into()), ..NewMessage::new("b") };
         store.enqueue_in_postgres(&transaction, &queue, vec![NewMessage::new("a"), keyed]).await.unwrap();
         transaction.commit().await.unwrap();
-        assert_eq!((lane_counts(&store, &new).await, store.current_queue_id(&queue)), (2, new.id), "round {round}");
+        assert_eq!(
+            (lane_counts(&store, &new).await, store.successor(&queue).unwrap().id),
+            (2, new.id),
+            "round {round}"
+        );
     }
     store.verify().await.unwrap();
 }
@@ -447,7 +451,11 @@ async fn on_sqlite_a_call_after_a_refusal_reaches_a_queue_that_was_created_anew(
         let transaction = own.transaction().unwrap();
         h.store.enqueue_in_sqlite(&transaction, &queue, vec![NewMessage::new("a")]).unwrap();
         transaction.commit().unwrap();
-        assert_eq!((lane_counts(&h.store, &new).await, h.store.current_queue_id(&queue)), (1, new.id), "round {round}");
+        assert_eq!(
+            (lane_counts(&h.store, &new).await, h.store.successor(&queue).unwrap().id),
+            (1, new.id),
+            "round {round}"
+        );
     }
     h.store.verify().await.unwrap();
 }
@@ -550,4 +558,40 @@ async fn program_with_a_busy_pool_notices_that_it_became_too_old() {
         other => other.map(drop),
     })
     .await;
+}
+
+/// A purge removes dedupe keys whose messages are gone, while an enqueue takes one of them anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_a_dedupe_key_that_is_renewed_during_a_purge_stays() {
+    let (store, _, mut client, schema) = postgres().await;
+    let window = Duration::from_millis(1);
+    let settings = Settings { dedupe_window: window, ..Settings::default() };
+    let queue = store.queue_create("once", settings).await.unwrap();
+    let once = || vec![NewMessage { dedupe: Some("d".into()), ..NewMessage::new("x") }];
+    let first = store.enqueue(&queue, None, once()).await.unwrap().remove(0);
+    let taken = store.claim(Claim::from_queue(&queue, 1)).await.unwrap();
+    assert_eq!(store.complete(&[taken[0].fence()]).await.unwrap(), [Answer::Done]);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let transaction = client.transaction().await.unwrap();
+    let renewed = store.enqueue_in_postgres(&transaction, &queue, once()).await.unwrap().remove(0);
+    assert!(!renewed.duplicate && renewed.id != first.id);
+    let purge = tokio::spawn({
+        let (store, queue) = (store.clone(), queue.id);
+        async move { store.dedupe_clear(queue).await }
+    });
+    // The purge waits for the row that the transaction has changed.
+    let (watcher, connection) = tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let waits = format!(
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%delete from%{schema}%dedupe%'"
+    );
+    let blocked = async {
+        while watcher.query_one(&waits, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), blocked).await.expect("the purge meets the renewed key");
+    transaction.commit().await.unwrap();
+    purge.await.unwrap().unwrap();
+    assert!(store.enqueue(&queue, None, once()).await.unwrap()[0].duplicate, "the key of a living message is gone");
 }

@@ -130,11 +130,16 @@ impl Admin {
     /// [`change_queue`](Admin::change_queue).
     ///
     /// # Errors
-    /// `ValidationFailed` for a name or settings that cannot be.
+    /// `ValidationFailed` for a name or settings that cannot be, `QueueNotFound` for a dead queue that does not exist, when the
+    /// queue has to be created.
     pub async fn get_or_create_queue_with(&self, name: &str, settings: Settings) -> Result<QueueInfo> {
+        match self.store.queues().get_by_name(name).await {
+            Err(Error::QueueNotFound { .. }) => {}
+            found => return found,
+        }
         match self.create_queue_with(name, settings).await {
             Err(Error::QueueAlreadyExists { .. }) => self.get_queue(name).await,
-            other => other,
+            created => created,
         }
     }
 
@@ -154,7 +159,7 @@ impl Admin {
     /// ```
     ///
     /// # Errors
-    /// `QueueNotFound`, or `ValidationFailed` for settings that cannot be.
+    /// `QueueNotFound` for the queue or for its dead queue, or `ValidationFailed` for settings that cannot be.
     pub async fn change_queue(&self, name: &str, change: impl Fn(&mut Settings)) -> Result<QueueInfo> {
         let act = async {
             let changed = self.store.kernel.queue_change(name, change).await;
@@ -170,11 +175,8 @@ impl Admin {
     pub async fn update_queue(&self, name: &str, settings: Settings) -> Result<QueueInfo> {
         let act = async {
             self.store.queue(name).await?;
-            let dead_queue = settings.dead_queue.clone();
             let updated = self.store.kernel.queue_update(name, settings).await;
-            Ok(QueueInfo::from(
-                &updated.map_err(|error| Error::of_queue(dead_queue.as_deref().unwrap_or(name), error))?,
-            ))
+            updated.map(|queue| QueueInfo::from(&queue)).map_err(|error| Error::of_queue(name, error))
         };
         self.observer(name).watch("update_queue", act).await
     }

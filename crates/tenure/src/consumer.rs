@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tenure_store::{Answer, Claim, Fence};
+use tenure_store::{Answer, Claim, Fence, KeyBatch, Kind, Message};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -47,14 +47,44 @@ pub struct Consumer {
     pub(crate) worker: Arc<Worker>,
     pub(crate) observer: Observer,
     /// The leases that this consumer was given by hand, so that a bare id names one of them and of no other consumer.
-    held: Arc<Mutex<HashMap<i64, Held>>>,
+    held: Arc<Mutex<Holdings>>,
+}
+
+/// The leases of messages that a consumer was given by hand, by their ids.
+#[derive(Debug, Default)]
+struct Holdings {
+    held: HashMap<i64, Held>,
+    /// How many there may be before those that ended long ago are looked for.
+    enough: usize,
 }
 
 #[derive(Debug)]
 struct Held {
     fence: Fence,
-    lease: Duration,
     until: Instant,
+    /// How long after its end the lease is remembered: a message that no other consumer has taken can still be finished.
+    spare: Duration,
+}
+
+impl Holdings {
+    fn add(&mut self, messages: &[Message], now: Instant) {
+        if self.held.len() >= self.enough {
+            self.held.retain(|_, held| held.until + held.spare > now);
+            self.enough = 2 * self.held.len().max(512);
+        }
+        for message in messages {
+            let lease = length(message.leased_until, message.leased_at);
+            let held = Held { fence: message.fence(), until: now + lease, spare: 10 * lease };
+            self.held.insert(message.identity(), held);
+        }
+    }
+
+    /// Notes that a message is to end with a transaction of the caller's. If that is rolled back the lease still runs.
+    fn may_end(&mut self, id: i64) {
+        if let Some(held) = self.held.get_mut(&id) {
+            held.spare = Duration::ZERO;
+        }
+    }
 }
 
 /// What the kernel hands out at a time, so that nobody waits long for somebody greedy.
@@ -91,7 +121,7 @@ impl From<&i64> for Lease {
 }
 
 impl Consumer {
-    /// Connects, and registers as a worker in this place. An earlier incarnation here is stopped and its messages are
+    /// Connects, and registers as a worker in this place. An earlier incarnation here is removed and its messages are
     /// free: a crashed consumer restarts at once. `port` is any number that tells consumers of one host apart.
     ///
     /// # Errors
@@ -118,10 +148,11 @@ impl Consumer {
 
     /// Leases up to the configuration's batch size of messages, for as long as the queue's settings say, oldest first. None when the queue is
     /// empty or paused, or this consumer is suspended. Messages with keys come through
-    /// [`run`](Consumer::run) and [`MessageQueue`](crate::MessageQueue).
+    /// [`run`](Consumer::run) and [`MessageQueue`](crate::MessageQueue). When the queue was deleted and created anew, by any process,
+    /// this goes on with the new one within about a second.
     ///
     /// # Errors
-    /// `WorkerStopped` when this consumer was stopped.
+    /// `WorkerStopped` when this consumer was stopped, `QueueNotFound` when the queue was deleted.
     pub async fn dequeue(&self) -> Result<Vec<QueueMessage>> {
         self.take(self.store.config.default_max_batch_size, None, Duration::ZERO).await
     }
@@ -129,7 +160,7 @@ impl Consumer {
     /// Leases up to `batch_size` messages for a time of one's own; a batch size of 0 answers with none.
     ///
     /// # Errors
-    /// `ValidationFailed` for a lock time that is not positive, `WorkerStopped` when this consumer was stopped.
+    /// `ValidationFailed` for a lock time that is not positive; `WorkerStopped` and `QueueNotFound` as [`dequeue`](Consumer::dequeue).
     pub async fn dequeue_with_options(&self, batch_size: usize, lock: impl Into<Span>) -> Result<Vec<QueueMessage>> {
         self.take(batch_size, Some(lock.into()), Duration::ZERO).await
     }
@@ -150,38 +181,62 @@ impl Consumer {
     async fn take(&self, limit: usize, lock: Option<Span>, wait: Duration) -> Result<Vec<QueueMessage>> {
         self.worker.check()?;
         let lease = lock.map(|lock| lock.positive("the lock time")).transpose()?;
-        let asked = Instant::now();
-        let claim =
-            |limit, wait| Claim { lanes: self.queue.lanes.clone(), limit, lease, worker: Some(self.worker.id), wait };
         let act = async {
-            let first = self.store.kernel.claim(claim(limit, wait)).await;
-            let mut messages = first.map_err(|error| self.worker.judge(error))?;
+            let first = self.claim(limit, lease, wait).await;
+            let (queue, mut messages) = first.map_err(|error| self.judge(error))?;
             let mut more = messages.len();
             while more == HAND && messages.len() < limit {
-                let next = self.store.kernel.claim(claim(limit - messages.len(), Duration::ZERO)).await;
+                let next = self.claim(limit - messages.len(), lease, Duration::ZERO).await;
                 // The messages that are already leased go to the caller: without it they would stay leased to no handler
                 // until their leases expire. An error that lasts comes back with the next call.
-                let next = next.map_err(|error| self.worker.judge(error)).inspect_err(|error| {
+                let next = next.map_err(|error| self.judge(error)).inspect_err(|error| {
                     tracing::warn!(%error, leased = messages.len(), "a batch is shorter than it could be");
                 });
-                let next = next.unwrap_or_default();
+                let (_, next) = next.unwrap_or_default();
                 more = next.len();
                 messages.extend(next);
             }
-            Ok(messages)
+            Ok((queue, messages))
         };
-        let messages = self.observer.watch("dequeue", act).await?;
+        let (queue, messages) = self.observer.watch("dequeue", act).await?;
         self.observer.count("delivered", messages.len());
-        let mut held = self.held();
-        // Forget what was never finished, long after its lease has run out.
-        held.retain(|_, held| held.until + 10 * held.lease > asked);
-        for message in &messages {
-            let lease = length(message.leased_until, message.leased_at);
-            let held_message = Held { fence: message.fence(), lease, until: Instant::now() + lease };
-            held.insert(message.identity(), held_message);
+        self.held().add(&messages, Instant::now());
+        Ok(messages.into_iter().map(|message| QueueMessage::leased(queue, message)).collect())
+    }
+
+    /// Leases messages of the queue that has this consumer's name now. The queue's id, and the messages.
+    pub(crate) async fn claim(
+        &self,
+        limit: usize,
+        lease: Option<Duration>,
+        wait: Duration,
+    ) -> tenure_store::Result<(i64, Vec<Message>)> {
+        let (kernel, worker) = (&self.store.kernel, Some(self.worker.id));
+        let claim = |queue: tenure_store::Queue| async move {
+            Ok((queue.id, kernel.claim(Claim { lanes: queue.lanes, limit, lease, worker, wait }).await?))
+        };
+        self.store.follow(&self.queue, claim).await
+    }
+
+    /// The same for one key.
+    pub(crate) async fn claim_key(
+        &self,
+        lease: Option<Duration>,
+        wait: Duration,
+    ) -> tenure_store::Result<(i64, Option<KeyBatch>)> {
+        let (kernel, worker) = (&self.store.kernel, Some(self.worker.id));
+        let claim = |queue: tenure_store::Queue| async move {
+            Ok((queue.id, kernel.claim_key(&queue.lanes, lease, worker, wait).await?))
+        };
+        self.store.follow(&self.queue, claim).await
+    }
+
+    /// What a claim of this consumer has said.
+    pub(crate) fn judge(&self, error: tenure_store::Error) -> Error {
+        match error.kind() {
+            Kind::NotFound => Error::of_queue(&self.queue.name, error),
+            _ => self.worker.judge(error),
         }
-        let messages = messages.into_iter().map(|m| QueueMessage::leased(self.queue.id, m)).collect();
-        Ok(messages)
     }
 
     /// Completes a message and keeps it in the archive: for the queue's `retain_completed`, and forever when the queue has none,
@@ -303,7 +358,7 @@ impl Consumer {
         let (_, fences) = self.fences(std::iter::once(lease));
         let act = async { Ok(self.store.kernel.extend(&fences, extra).await?) };
         let extended = self.observer.watch("extend", act).await?.first().is_some_and(Option::is_some);
-        if extended && let Some(held) = self.held().get_mut(&lease.id) {
+        if extended && let Some(held) = self.held().held.get_mut(&lease.id) {
             held.until += extra;
         }
         Ok(extended)
@@ -321,7 +376,7 @@ impl Consumer {
     ) -> Result<()> {
         let (_, fences) = self.fences(std::iter::once(message.into()));
         let act = async { Ok(self.store.kernel.complete_in_postgres(transaction, &fences).await?) };
-        only_done(message, &self.observer.watch("complete_in_transaction", act).await?)
+        self.only_done(message, &self.observer.watch("complete_in_transaction", act).await?)
     }
 
     /// The same in a transaction on the same SQLite file. It does not wait: call it where the transaction lives.
@@ -331,7 +386,7 @@ impl Consumer {
     #[cfg(feature = "sqlite")]
     pub fn complete_in_sqlite(&self, transaction: &rusqlite::Transaction<'_>, message: &QueueMessage) -> Result<()> {
         let (_, fences) = self.fences(std::iter::once(message.into()));
-        only_done(message, &self.store.kernel.complete_in_sqlite(transaction, &fences)?)
+        self.only_done(message, &self.store.kernel.complete_in_sqlite(transaction, &fences)?)
     }
 
     /// Runs a handler for every message, until told to stop. See [`Run`].
@@ -392,19 +447,19 @@ impl Consumer {
     /// Stops this consumer: what it holds is free at once, and it is handed nothing more.
     ///
     /// # Errors
-    /// `InvalidStateTransition` when it is stopped already.
+    /// `InvalidStateTransition` when it is stopped already, `WorkerNotFound` when another incarnation has replaced it.
     pub async fn shutdown(&self) -> Result<()> {
         self.worker.shutdown().await
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<i64, Held>> {
+    fn held(&self) -> MutexGuard<'_, Holdings> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The fences of those leases that this consumer has, and where in the input each stands.
     fn fences(&self, leases: impl Iterator<Item = Lease>) -> (Vec<usize>, Vec<Fence>) {
         let held = self.held();
-        let fence = |lease: Lease| lease.fence.or_else(|| held.get(&lease.id).map(|held| held.fence));
+        let fence = |lease: Lease| lease.fence.or_else(|| held.held.get(&lease.id).map(|held| held.fence));
         leases.enumerate().filter_map(|(n, lease)| Some((n, fence(lease)?.by(self.worker.id)))).unzip()
     }
 
@@ -428,18 +483,24 @@ impl Consumer {
     fn forget(&self, leases: impl IntoIterator<Item = Lease>) {
         let mut held = self.held();
         for lease in leases {
-            held.remove(&lease.id);
+            held.held.remove(&lease.id);
         }
     }
-}
 
-fn only_done(message: &QueueMessage, answers: &[Answer]) -> Result<()> {
-    match answers {
-        [Answer::Done] => {
-            message.in_transaction.completes();
-            Ok(())
+    fn only_done(&self, message: &QueueMessage, answers: &[Answer]) -> Result<()> {
+        match answers {
+            [Answer::Done] => {
+                self.completes_in_transaction(message);
+                Ok(())
+            }
+            _ => Err(Error::LeaseLost { id: message.id }),
         }
-        _ => Err(Error::LeaseLost { id: message.id }),
+    }
+
+    /// Notes that a message is completed if the caller's transaction commits.
+    pub(crate) fn completes_in_transaction(&self, message: &QueueMessage) {
+        message.in_transaction.completes();
+        self.held().may_end(message.id);
     }
 }
 
@@ -457,10 +518,43 @@ mod tests {
         let consumer = Consumer::on(&store, "jobs", "host", 2).await.unwrap();
         producer.batch_enqueue(&[1, 2, 3, 4]).await.unwrap();
         let messages = consumer.dequeue_with_options(4, 60).await.unwrap();
-        assert_eq!(consumer.held().len(), 4);
+        assert_eq!(consumer.held().held.len(), 4);
         assert!(consumer.archive(messages[0].id).await.unwrap().is_some());
         assert_eq!(consumer.archive_batch([messages[1].id, messages[2].id]).await.unwrap().len(), 2);
         assert!(consumer.delete(messages[3].id).await.unwrap());
-        assert!(consumer.held().is_empty());
+        assert!(consumer.held().held.is_empty());
+    }
+
+    #[tokio::test]
+    async fn leases_of_messages_completed_in_transactions_are_forgotten_when_they_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("app.db");
+        let store = Store::connect(&path.display().to_string()).await.unwrap();
+        store.install().await.unwrap();
+        store.queues().create("jobs").await.unwrap();
+        let producer = crate::Producer::on(&store, "jobs", "host", 1).await.unwrap();
+        let consumer = Consumer::on(&store, "jobs", "host", 2).await.unwrap();
+        producer.batch_enqueue(&[1, 2, 3]).await.unwrap();
+        let messages = consumer.dequeue_with_options(3, 60).await.unwrap();
+        let mut app = rusqlite::Connection::open(&path).unwrap();
+        for (message, commit) in [(&messages[0], true), (&messages[1], false)] {
+            let transaction = app.transaction().unwrap();
+            consumer.complete_in_sqlite(&transaction, message).unwrap();
+            if commit { transaction.commit().unwrap() } else { transaction.rollback().unwrap() }
+        }
+        // The first two leases have just ended, and the third too, but it is remembered for longer.
+        let left: Vec<i64> = {
+            let mut held = consumer.held();
+            held.enough = 0;
+            held.add(&[], Instant::now() + Duration::from_secs(60));
+            held.held.keys().copied().collect()
+        };
+        assert_eq!(left, [messages[2].id]);
+        producer.enqueue(&4).await.unwrap();
+        let rolled_back = consumer.dequeue_with_options(1, 60).await.unwrap().remove(0);
+        let transaction = app.transaction().unwrap();
+        consumer.complete_in_sqlite(&transaction, &rolled_back).unwrap();
+        transaction.rollback().unwrap();
+        assert!(consumer.delete(rolled_back.id).await.unwrap(), "a bare id names it as long as its lease runs");
     }
 }

@@ -140,10 +140,10 @@ impl Error {
         matches!(self, Error::Store(error) if error.is_retryable())
     }
 
-    /// What the kernel said about a queue: that it is not there, by name, or something else.
+    /// What the kernel said about a queue: that it is not there, or the dead queue in its settings, by name; or something else.
     pub(crate) fn of_queue(name: &str, error: tenure_store::Error) -> Self {
         match error.kind() {
-            tenure_store::Kind::NotFound => Error::QueueNotFound { name: name.to_owned() },
+            tenure_store::Kind::NotFound => Error::QueueNotFound { name: error.name().unwrap_or(name).to_owned() },
             _ => error.into(),
         }
     }

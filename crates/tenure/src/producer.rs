@@ -427,7 +427,7 @@ impl Producer {
 
     /// The queue that has the name now, as far as this process knows.
     fn queue_id(&self) -> i64 {
-        self.store.kernel.current_queue_id(&self.queue)
+        self.store.kernel.successor(&self.queue).map_or(self.queue.id, |queue| queue.id)
     }
 
     #[cfg(feature = "sqlx")]

@@ -38,8 +38,7 @@ use crate::types::{QueueMessage, Span};
 #[derive(Clone, Debug)]
 pub struct MessageQueue {
     store: Store,
-    /// Queues looked up within the last second, so that a verb is one act and not two; one that was deleted and created
-    /// again is found again after that.
+    /// Queues looked up within the last second, so that a verb is one act and not two.
     queues: Arc<Mutex<HashMap<String, Known>>>,
 }
 
@@ -157,13 +156,17 @@ impl MessageQueue {
     pub async fn dequeue_batch_within(&self, queue: &str, wait: Duration) -> Result<Option<MessageBatch>> {
         let observer = self.observer(queue);
         let queue = self.queue(queue).await?;
-        let act = async { Ok(self.store.kernel.claim_key(&queue.lanes, None, None, wait).await?) };
-        let batch = observer.watch("dequeue_batch", act).await?;
+        let kernel = &self.store.kernel;
+        let claim = |queue: tenure_store::Queue| async move {
+            Ok((queue.id, kernel.claim_key(&queue.lanes, None, None, wait).await?))
+        };
+        let act = async { self.store.follow(&queue, claim).await.map_err(|error| Error::of_queue(&queue.name, error)) };
+        let (queue_id, batch) = observer.watch("dequeue_batch", act).await?;
         observer.count("delivered", batch.as_ref().map_or(0, |batch| batch.messages.len()));
         Ok(batch.map(|batch| MessageBatch {
             routing_key: batch.key,
             lock_token: LockToken(batch.token),
-            messages: batch.messages.into_iter().map(|m| QueueMessage::leased(queue.id, m)).collect(),
+            messages: batch.messages.into_iter().map(|m| QueueMessage::leased(queue_id, m)).collect(),
         }))
     }
 

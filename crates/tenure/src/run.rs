@@ -10,7 +10,6 @@ mod keeper;
 mod work;
 
 use std::future::{Future, IntoFuture};
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,10 +35,10 @@ use crate::types::QueueMessage;
 pub enum Outcome {
     /// It is done.
     Complete,
-    /// It failed: deliver it again after this long. After its last attempt it is buried instead.
+    /// It failed: deliver it again after this long, at most 100 years. After its last attempt it is buried instead.
     RetryAfter(Duration),
-    /// It is too early for it: deliver it again after this long. This delivery does not count as an attempt, so a message can
-    /// be snoozed any number of times.
+    /// It is too early for it: deliver it again after this long, at most 100 years. This delivery does not count as an attempt,
+    /// so a message can be snoozed any number of times.
     Snooze(Duration),
     /// It can never be done, for this reason.
     Bury(String),
@@ -80,12 +79,16 @@ impl RetryPolicy {
     /// assert_eq!(policy.delay(1), Duration::from_secs(1));
     /// assert_eq!(policy.delay(4), Duration::from_secs(8));
     /// assert_eq!(policy.delay(100), policy.max);
+    /// let patient = RetryPolicy { max: Duration::MAX, ..policy };
+    /// assert!(patient.delay(100) > policy.max);
     /// ```
     pub fn delay(&self, attempt: i32) -> Duration {
         let exponent = attempt.clamp(1, 64) - 1;
         let full = (self.first.as_secs_f64() * self.factor.max(1.0).powi(exponent)).min(self.max.as_secs_f64());
         let jitter = self.jitter.clamp(0.0, 1.0);
-        Duration::from_secs_f64(full * rand::rng().random_range(1.0 - jitter..=1.0)).max(Duration::from_millis(1))
+        let delay = Duration::try_from_secs_f64(full * rand::rng().random_range(1.0 - jitter..=1.0));
+        // `Duration::MAX` is rounded up to a number of seconds that no duration holds.
+        delay.unwrap_or(self.max).max(Duration::from_millis(1))
     }
 }
 
@@ -117,8 +120,8 @@ impl std::ops::Deref for Delivery {
 }
 
 impl Delivery {
-    /// Cancelled when the lease cannot be kept any longer, or the loop ends before the handler does: stop, because
-    /// somebody else will get the message.
+    /// Cancelled when the lease cannot be kept any longer, the message was deleted, or the loop ends before the handler does:
+    /// stop, because another consumer may get the message, and return an error, because `Ok` says that the work is done.
     pub fn lease_lost(&self) -> &CancellationToken {
         &self.lost
     }
@@ -146,7 +149,7 @@ impl Delivery {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Messages completed.
+    /// Messages completed: by the loop, or by their handlers themselves, in a transaction or by hand.
     pub completed: u64,
     /// Messages to be delivered again, because their handler said so or failed.
     pub retried: u64,
@@ -154,13 +157,16 @@ pub struct Summary {
     pub snoozed: u64,
     /// Messages declared dead.
     pub buried: u64,
-    /// Messages whose lease was lost before they were finished.
+    /// Messages whose lease was lost before they were finished: another consumer may have handled them too. Messages that were
+    /// deleted count here when their handlers did not say that they are done.
     pub lost: u64,
     /// Messages given back because the loop ended, or because no handler was free for them.
     pub released: u64,
 }
 
-/// A loop to be: say how, then await it. It ends when [`until`](Run::until) says so, or when this consumer is stopped.
+/// A loop to be: say how, then await it. It ends when [`until`](Run::until) says so, with `WorkerStopped` when this consumer is
+/// stopped, and with `QueueNotFound` when its queue is deleted. A queue that is created anew under its name within about a second
+/// is gone on with.
 ///
 /// The handler returns `Ok(())` or [`Outcome::Complete`] when the message is done, [`Outcome::RetryAfter`] or
 /// [`Outcome::Bury`] when it is not, [`Outcome::Snooze`] when it is too early for it, and an error to have it delivered again
@@ -228,7 +234,7 @@ impl<'a, H> Run<'a, H> {
         self
     }
 
-    /// How many messages may wait in this process until a handler is free; as many as there are handlers by default, so that
+    /// How many messages, or keys with their messages, may wait in this process until a handler is free; as many as there are handlers by default, so that
     /// handlers never wait for the database. With 0 a message is leased only for a handler that is free: right for long jobs,
     /// which would otherwise wait here while another process has nothing to do.
     pub fn prefetch(mut self, messages: usize) -> Self {
@@ -310,16 +316,9 @@ where
         let handler = Arc::new(self.handler);
         let call: Handler = Arc::new(move |delivery| {
             let handler = handler.clone();
-            async move {
-                // Also the call itself may panic, before there is a future.
-                let work = AssertUnwindSafe(async move { handler(delivery).await.map(Into::into) });
-                match work.catch_unwind().await {
-                    Ok(Ok(outcome)) => Ok(outcome),
-                    Ok(Err(error)) => Err(error.to_string()),
-                    Err(panic) => Err(format!("the handler panicked: {}", panic_text(&*panic))),
-                }
-            }
-            .boxed()
+            // Everything that is the caller's is in this future, and `Work` catches its panics: also the call itself, before
+            // there is a future, and the text of an error.
+            async move { handler(delivery).await.map(Into::into).map_err(|error| error.to_string()) }.boxed()
         });
         let looping = Loop {
             consumer: self.consumer,
@@ -333,11 +332,6 @@ where
         };
         looping.run(self.until).boxed()
     }
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
 }
 
 /// Half of it to all of it, so that processes do not march in step.

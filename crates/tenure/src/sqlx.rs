@@ -146,7 +146,7 @@ impl Consumer {
         let row = self.observer.watch("complete_in_transaction", act).await?;
         match row.try_get(0).map_err(refused)? {
             true => {
-                message.in_transaction.completes();
+                self.completes_in_transaction(message);
                 Ok(())
             }
             false => Err(Error::LeaseLost { id: message.id }),

@@ -256,6 +256,26 @@ impl Store {
         self.kernel.queue_get(name).await.map_err(|error| Error::of_queue(name, error))
     }
 
+    /// Acts on a queue, or on the one that was created anew under its name. Such a queue is remembered: only the first call is
+    /// refused and looks it up.
+    pub(crate) async fn follow<T, F>(
+        &self,
+        queue: &tenure_store::Queue,
+        act: impl Fn(tenure_store::Queue) -> F,
+    ) -> tenure_store::Result<T>
+    where
+        F: Future<Output = tenure_store::Result<T>>,
+    {
+        let queue = self.kernel.successor(queue).unwrap_or_else(|| queue.clone());
+        match act(queue.clone()).await {
+            Err(error) if error.kind() == tenure_store::Kind::NotFound => match self.kernel.recreated(&queue).await? {
+                Some(queue) => act(queue).await,
+                None => Err(error),
+            },
+            acted => acted,
+        }
+    }
+
     pub(crate) async fn all_queues(&self) -> Result<Vec<tenure_store::Queue>> {
         const PAGE: usize = 500;
         let mut queues: Vec<tenure_store::Queue> = Vec::new();

@@ -34,6 +34,14 @@ impl Verb {
         }
     }
 
+    /// How long the message rests before it is delivered again.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        match self {
+            Verb::RetryAfter(delay) | Verb::Snooze(delay) => Some(*delay),
+            _ => None,
+        }
+    }
+
     pub(crate) async fn apply(&self, kernel: &Store, fences: &[Fence]) -> Result<Vec<Answer>> {
         match self {
             Verb::Complete => kernel.complete(fences).await,

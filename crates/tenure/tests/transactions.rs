@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use std::future::Future;
+use std::future::{Future, IntoFuture as _};
 use std::time::Duration;
 
-use tenure::{Admin, Consumer, Delivery, EnqueueOptions, Error, Producer, Store};
+use tenure::{Admin, Consumer, Delivery, EnqueueOptions, Error, Producer, RetryPolicy, Settings, Store};
+use tokio::sync::Notify;
 
 async fn queue(store: &Store) -> (Producer, Consumer) {
     store.install().await.unwrap();
@@ -247,7 +248,6 @@ async fn a_message_of_a_key_is_completed_through_sqlx_by_its_holder_alone() {
     let error = other.complete_in_sqlx(&mut connection, &taken).await.unwrap_err();
     assert!(matches!(error, Error::LeaseLost { .. }), "a lease of another consumer: {error:?}");
     producer.enqueue_in_sqlx(&mut connection, &["keyed"], &EnqueueOptions::default().key("k")).await.unwrap();
-    let consumer = std::sync::Arc::new(consumer);
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let shared = std::sync::Arc::new(tokio::sync::Mutex::new((connection, Some(stop))));
     let handler = {
@@ -320,22 +320,53 @@ async fn due_times_are_decided_by_the_clock_of_the_database() {
     assert_eq!(consumer.dequeue().await.unwrap().len(), 1);
 }
 
-/// Runs a handler that completes its message in its own transaction, with plain messages and messages of one key.
-async fn completed_in_transactions<H, F>(store: &Store, producer: &Producer, consumer: &Consumer, handle: H)
+/// A store's queues without and with retention, and the consumer and producer of each.
+async fn queues(store: &Store) -> Vec<(&'static str, Producer, Consumer)> {
+    store.install().await.unwrap();
+    let kept = Settings { retain_completed: Some(Duration::from_secs(600)), ..Settings::default() };
+    let mut queues = Vec::new();
+    for (name, settings) in [("jobs", Settings::default()), ("kept", kept)] {
+        Admin::on(store).create_queue_with(name, settings).await.unwrap();
+        let producer = Producer::on(store, name, "host", 1).await.unwrap();
+        queues.push((name, producer, Consumer::on(store, name, "host", 2).await.unwrap()));
+    }
+    queues
+}
+
+const FAST: RetryPolicy =
+    RetryPolicy { first: Duration::from_millis(50), factor: 1.0, max: Duration::from_secs(1), jitter: 0.0 };
+
+/// Whether the handler of a delivery commits, and whether it then returns an error.
+fn plan(delivery: &Delivery) -> (bool, bool) {
+    match (delivery.json::<String>().unwrap().as_str(), delivery.read_ct) {
+        ("commit, fail", _) => (true, true),
+        ("roll back, succeed", _) => (false, false),
+        ("roll back, fail", 1) => (false, true),
+        _ => (true, false),
+    }
+}
+
+/// Runs a handler that completes its messages in transactions of its own, plain ones and those of a key.
+async fn completed_in_transactions<H, F>(store: &Store, name: &str, producer: &Producer, consumer: &Consumer, handle: H)
 where
     H: Fn(Delivery) -> F + Send + Sync + 'static,
     F: Future<Output = Result<(), Error>> + Send + 'static,
 {
-    producer.batch_enqueue(&["a", "b", "c"]).await.unwrap();
+    let payloads = ["commit, succeed", "commit, fail", "roll back, succeed", "roll back, fail", "commit, succeed"];
+    producer.batch_enqueue(&payloads).await.unwrap();
     let options = EnqueueOptions::default().key("ada");
-    producer.batch_enqueue_with_options(&["d", "e"], &options).await.unwrap();
+    producer.batch_enqueue_with_options(&payloads, &options).await.unwrap();
     let done = async {
-        while Admin::on(store).get_queue_metrics("jobs").await.unwrap().total_messages > 0 {
+        while Admin::on(store).get_queue_metrics(name).await.unwrap().total_messages > 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let summary = consumer.run(handle).until(done).await.unwrap();
-    assert_eq!((summary.completed, summary.lost, summary.retried), (5, 0, 0));
+    let summary = consumer.run(handle).retry(FAST).until(done).await.unwrap();
+    assert_eq!((summary.completed, summary.lost, summary.retried), (10, 0, 2), "{name}");
+}
+
+fn broken() -> Error {
+    Error::ValidationFailed { reason: "after the transaction".into() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -343,42 +374,128 @@ async fn a_message_completed_in_its_handlers_transaction_counts_as_completed_on_
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app.db");
     let store = Store::connect(&path.display().to_string()).await.unwrap();
-    let (producer, consumer) = queue(&store).await;
-    let own = consumer.clone();
-    let handle = move |delivery: Delivery| {
-        let (own, path) = (own.clone(), path.clone());
-        async move {
-            let mut app = rusqlite::Connection::open(&path).unwrap();
-            app.busy_timeout(Duration::from_secs(10)).unwrap();
-            let transaction = app.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
-            own.complete_in_sqlite(&transaction, &delivery)?;
-            transaction.commit().unwrap();
-            Ok(())
-        }
-    };
-    completed_in_transactions(&store, &producer, &consumer, handle).await;
+    for (name, producer, consumer) in queues(&store).await {
+        let (own, path) = (consumer.clone(), path.clone());
+        let handle = move |delivery: Delivery| {
+            let (own, path) = (own.clone(), path.clone());
+            async move {
+                let (commits, fails) = plan(&delivery);
+                let mut app = rusqlite::Connection::open(&path).unwrap();
+                app.busy_timeout(Duration::from_secs(10)).unwrap();
+                let transaction = app.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+                own.complete_in_sqlite(&transaction, &delivery)?;
+                let ended = if commits { transaction.commit() } else { transaction.rollback() };
+                ended.unwrap();
+                if fails { Err(broken()) } else { Ok(()) }
+            }
+        };
+        completed_in_transactions(&store, name, &producer, &consumer, handle).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_completed_in_its_handlers_transaction_counts_as_completed_on_postgres() {
     let store = Store::connect(&format!("{}?schema=own_{}", dsn(), std::process::id())).await.unwrap();
-    let (producer, consumer) = queue(&store).await;
-    let own = consumer.clone();
-    let handle = move |delivery: Delivery| {
-        let own = own.clone();
-        async move {
-            let (mut client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
-            tokio::spawn(connection);
-            let transaction = client.transaction().await.unwrap();
-            own.complete_in_postgres(&transaction, &delivery).await?;
-            transaction.commit().await.unwrap();
-            // Longer than the loop takes to notice that a message is gone: its handler is not told, because it did it itself.
-            let told = tokio::time::timeout(Duration::from_millis(1200), delivery.lease_lost().cancelled()).await;
-            assert!(told.is_err(), "the handler was told that it has lost what it has completed");
-            Ok(())
-        }
-    };
-    completed_in_transactions(&store, &producer, &consumer, handle).await;
+    for (name, producer, consumer) in queues(&store).await {
+        let own = consumer.clone();
+        let handle = move |delivery: Delivery| {
+            let own = own.clone();
+            async move {
+                let (commits, fails) = plan(&delivery);
+                let (mut client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
+                tokio::spawn(connection);
+                let transaction = client.transaction().await.unwrap();
+                own.complete_in_postgres(&transaction, &delivery).await?;
+                let ended = if commits { transaction.commit().await } else { transaction.rollback().await };
+                ended.unwrap();
+                // Longer than the loop takes to notice that a message is gone: its handler is not told, because it did it
+                // itself.
+                let told = tokio::time::timeout(Duration::from_millis(1200), delivery.lease_lost().cancelled()).await;
+                assert!(told.is_err(), "the handler was told that it has lost what it has completed");
+                if fails { Err(broken()) } else { Ok(()) }
+            }
+        };
+        completed_in_transactions(&store, name, &producer, &consumer, handle).await;
+    }
+}
+
+/// The SQL function is called without the library: the loop learns of it only when it asks the database.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_completed_by_the_sql_function_counts_as_completed() {
+    let schema = format!("raw_{}", std::process::id());
+    let store = Store::connect(&format!("{}?schema={schema}", dsn())).await.unwrap();
+    for (name, producer, consumer) in queues(&store).await {
+        producer.batch_enqueue(&["at once", "long"]).await.unwrap();
+        let worker = consumer.worker_id();
+        let ended = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+        let (end, schema) = (ended.clone(), schema.clone());
+        let handle = move |delivery: Delivery| {
+            let (end, schema) = (end.clone(), schema.clone());
+            async move {
+                let (client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
+                tokio::spawn(connection);
+                let (id, attempt) = (delivery.id, i64::from(delivery.read_ct));
+                let text = format!("select {schema}.complete({id}, {attempt}, {worker})");
+                assert!(client.query_one(&text, &[]).await.unwrap().get::<_, bool>(0));
+                if delivery.json::<String>().unwrap() == "long" {
+                    // Longer than the loop takes to notice that the message is gone.
+                    tokio::time::sleep(Duration::from_millis(1200)).await;
+                }
+                end.add_permits(1);
+                Ok::<_, Error>(())
+            }
+        };
+        let all = async { ended.acquire_many(2).await.unwrap().forget() };
+        let summary = consumer.run(handle).until(all).await.unwrap();
+        assert_eq!((summary.completed, summary.lost, summary.retried), (2, 0, 0), "{name}");
+    }
+}
+
+/// A transaction that is rolled back has completed nothing, whatever has become of the message since.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_another_consumer_completed_after_a_rollback_counts_as_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let store = Store::connect(&path.display().to_string()).await.unwrap();
+    for (name, producer, consumer) in queues(&store).await {
+        let other = Consumer::on(&store, name, "host", 3).await.unwrap();
+        producer.enqueue("x").await.unwrap();
+        let (rolled_back, taken) = (std::sync::Arc::new(Notify::new()), std::sync::Arc::new(Notify::new()));
+        let (tell, wait, own, path) = (rolled_back.clone(), taken.clone(), consumer.clone(), path.clone());
+        let handle = move |delivery: Delivery| {
+            let (tell, wait, own, path) = (tell.clone(), wait.clone(), own.clone(), path.clone());
+            async move {
+                let hold = move || {
+                    let mut app = rusqlite::Connection::open(&path).unwrap();
+                    let transaction = app.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+                    own.complete_in_sqlite(&transaction, &delivery).unwrap();
+                    // The lease cannot be extended meanwhile.
+                    std::thread::sleep(Duration::from_millis(1500));
+                    transaction.rollback().unwrap();
+                };
+                tokio::task::spawn_blocking(hold).await.unwrap();
+                tell.notify_one();
+                wait.notified().await;
+                Ok::<_, Error>(())
+            }
+        };
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let take_over = async {
+            rolled_back.notified().await;
+            let message = other.dequeue_within(Duration::from_secs(10), 1, 60).await.unwrap().remove(0);
+            assert_eq!(message.read_ct, 2);
+            assert!(other.complete(&message).await.unwrap());
+            taken.notify_one();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            drop(stop);
+        };
+        // The loop has no room to take the message again itself.
+        let run = consumer.run(handle).concurrency(1).prefetch(0).lease(Duration::from_secs(1));
+        let run = run.until(async { drop(stopped.await) });
+        let (summary, ()) = tokio::join!(run.into_future(), take_over);
+        let summary = summary.unwrap();
+        assert_eq!((summary.completed, summary.lost, summary.retried), (0, 1, 0), "{name}");
+    }
 }
 
 /// Deletes the queue and creates it anew, as another process would; its new number.

@@ -8,3 +8,8 @@ create table tenure.housekeeping (
 
 -- A new incarnation of a worker removes its stopped predecessors.
 create index worker_stopped on tenure.worker (name) where status = 'stopped';
+
+-- Completed and dead messages have retentions of their own: with one index for both, every round walked all rows of the one
+-- that stay beyond the retention of the other.
+create index archive_outcome on tenure.archive (queue, outcome, finished_at, id) where queue > 0;
+drop index tenure.archive_finished;

@@ -255,7 +255,7 @@ CREATE TABLE tenure_worker (
 )
 CREATE INDEX tenure_api_key_user on tenure_api_key (user_id)
 CREATE INDEX tenure_archive_dead on tenure_archive (queue, id) where outcome <> 'completed'
-CREATE INDEX tenure_archive_finished on tenure_archive (queue, finished_at, id)
+CREATE INDEX tenure_archive_outcome on tenure_archive (queue, outcome, finished_at, id)
 CREATE INDEX tenure_archive_position on tenure_archive (position) where position <> id
 CREATE INDEX tenure_dedupe_until on tenure_dedupe (until)
 CREATE INDEX tenure_inbox_instance on tenure_inbox (instance, visible_at, id)

@@ -153,3 +153,34 @@ pub async fn an_archived_message_stays_for_the_retention_and_without_one_until_i
     assert_eq!(prune(&plain).await.unwrap(), 0);
     assert_eq!(h.store.archive_prune(plain.id, Some(week), 100).await.unwrap(), 1);
 }
+
+pub async fn lists_merge_outcomes_in_the_order_of_their_times(h: &Harness) {
+    let settings = Settings { expire: Some(Duration::from_secs(60)), ..keeping(600) };
+    let queue = h.queue_with(settings).await;
+    let mut ended = Vec::new();
+    for round in 0..9 {
+        let id = h.put(&queue, "x").await.id;
+        match round % 3 {
+            0 => drop(h.complete(h.take_one(&queue).await.fence()).await),
+            1 => drop(h.store.bury(&[h.take_one(&queue).await.fence()], "no").await.unwrap()),
+            _ => {
+                h.advance(60_001);
+                assert_eq!(h.store.sweep(queue.lanes[0]).await.unwrap(), 1);
+            }
+        }
+        ended.insert(0, id);
+    }
+    let ids = |list: Vec<crate::Archived>| list.into_iter().map(|archived| archived.id).collect::<Vec<_>>();
+    assert_eq!(ids(h.store.archive_list(queue.id, false, None, 99).await.unwrap()), ended);
+    let dead: Vec<i64> = (0..9).filter(|place| (8 - place) % 3 != 0).map(|place| ended[place]).collect();
+    assert_eq!(ids(h.store.archive_list(queue.id, true, None, 99).await.unwrap()), dead);
+    let mut paged = Vec::new();
+    let mut pivot = None;
+    loop {
+        let page = h.store.archive_list(queue.id, false, pivot, 4).await.unwrap();
+        let Some(last) = page.last() else { break };
+        pivot = Some((last.finished_at, last.id - 1));
+        paged.extend(ids(page));
+    }
+    assert_eq!(paged, ended);
+}

@@ -270,3 +270,25 @@ pub async fn a_resting_key_is_delivered_on_time(h: &Harness) {
         store.key_release(again.token, Duration::ZERO, None).await.unwrap();
     }
 }
+
+pub async fn a_delay_that_no_database_can_hold_is_refused_and_leaves_the_key_held(h: &Harness) {
+    let queue = h.queue().await;
+    put(h, &queue, &[("a", "a1")]).await;
+    let batch = hold(h, &queue, "a").await;
+    let day = Duration::from_secs(86_400);
+    for delay in [Duration::MAX, 36_501 * day] {
+        let error = h.store.key_release(batch.token, delay, None).await.unwrap_err();
+        assert_eq!(error.kind(), crate::Kind::InvalidInput, "{error:?}");
+    }
+    let longest = 36_500 * day;
+    assert_eq!(h.store.key_release(batch.token, longest, None).await.unwrap(), Answer::Done);
+    put(h, &queue, &[("b", "b1")]).await;
+    hold(h, &queue, "b").await;
+    h.clock.advance(longest);
+    hold(h, &queue, "a").await;
+    h.put(&queue, "plain").await;
+    let plain = h.take_one(&queue).await.fence();
+    let error = h.store.snooze(&[plain], Duration::MAX).await.unwrap_err();
+    assert_eq!(error.kind(), crate::Kind::InvalidInput, "{error:?}");
+    assert_eq!(h.store.snooze(&[plain], longest).await.unwrap(), [Answer::Done]);
+}

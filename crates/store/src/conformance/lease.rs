@@ -76,7 +76,8 @@ pub async fn a_claim_of_nothing_is_empty(h: &Harness) {
     h.put(&queue, "x").await;
     assert!(h.take(&queue, 0).await.is_empty());
     assert!(h.store.claim(Claim { lanes: vec![], ..Claim::from_queue(&queue, 1) }).await.unwrap().is_empty());
-    assert!(h.store.claim(Claim { lanes: vec![987_654], ..Claim::from_queue(&queue, 1) }).await.unwrap().is_empty());
+    let nowhere = h.store.claim(Claim { lanes: vec![987_654], ..Claim::from_queue(&queue, 1) }).await.unwrap_err();
+    assert_eq!(nowhere.kind(), Kind::NotFound, "{nowhere}");
     assert_eq!(h.take_one(&queue).await.attempts, 1);
 }
 
@@ -196,4 +197,40 @@ pub async fn claims_of_different_workers_and_lengths_share_statements(h: &Harnes
         assert_eq!(again.len(), expired);
         assert!(again.iter().all(|message| message.attempts == 2));
     }
+}
+
+pub async fn a_claim_from_a_deleted_queue_is_refused(h: &Harness) {
+    // Another process deletes the queue; this one has claimed from its lanes before.
+    let other = h.another().await.unwrap_or_else(|| h.store.clone());
+    for partitions in [1, 3] {
+        let queue = h.queue_with(Settings { partitions, ..Settings::default() }).await;
+        assert!(h.take(&queue, 1).await.is_empty());
+        assert!(h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().is_none());
+        other.queue_delete("jobs").await.unwrap();
+        // What is known about a lane is believed for a second.
+        h.advance(1_000);
+        let error = h.store.claim(Claim::from_queue(&queue, 1)).await.unwrap_err();
+        assert_eq!(error.kind(), crate::Kind::NotFound, "{error:?}");
+        for lease in [None, Some(Duration::from_secs(9))] {
+            let error = h.store.claim_key(&queue.lanes, lease, None, Duration::ZERO).await.unwrap_err();
+            assert_eq!(error.kind(), crate::Kind::NotFound, "{error:?}");
+        }
+    }
+}
+
+pub async fn a_claim_that_waits_ends_when_its_queue_is_deleted(h: &Harness) {
+    let queue = h.queue().await;
+    let wait = Duration::from_secs(60);
+    let claim = h.store.claim(Claim { wait, ..Claim::from_queue(&queue, 1) });
+    let key = h.store.claim_key(&queue.lanes, None, None, wait);
+    let delete = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        h.store.queue_delete("jobs").await.unwrap();
+        h.advance(1_000);
+    };
+    let (claimed, key, ()) = tokio::time::timeout(Duration::from_secs(30), async { tokio::join!(claim, key, delete) })
+        .await
+        .expect("both claims end before their wait");
+    assert_eq!(claimed.unwrap_err().kind(), crate::Kind::NotFound);
+    assert_eq!(key.unwrap_err().kind(), crate::Kind::NotFound);
 }

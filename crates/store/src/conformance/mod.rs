@@ -158,7 +158,9 @@ cases! { $
         claims_of_different_workers_and_lengths_share_statements
         a_released_message_is_next_again
         a_bad_lease_is_refused
-        other_peoples_leases_do_not_hide_what_is_behind_them;
+        other_peoples_leases_do_not_hide_what_is_behind_them
+        a_claim_from_a_deleted_queue_is_refused
+        a_claim_that_waits_ends_when_its_queue_is_deleted;
     fence:
         a_stale_holder_can_do_nothing
         the_same_worker_with_an_old_lease_can_do_nothing
@@ -193,7 +195,8 @@ cases! { $
         a_restarted_worker_has_used_an_attempt_of_one_message_of_its_key
         a_former_holder_of_a_key_can_finish_none_of_its_messages
         a_sweep_leaves_the_messages_of_a_key_to_its_next_claim
-        a_resting_key_is_delivered_on_time;
+        a_resting_key_is_delivered_on_time
+        a_delay_that_no_database_can_hold_is_refused_and_leaves_the_key_held;
     scheduled:
         a_delayed_message_is_not_ready_before_its_time
         due_messages_come_in_the_order_of_their_times
@@ -223,6 +226,7 @@ cases! { $
         a_replay_keeps_to_its_queue
         lists_are_newest_first_and_page_by_pivot
         pruning_goes_by_age_and_in_batches
+        lists_merge_outcomes_in_the_order_of_their_times
         an_archived_message_stays_for_the_retention_and_without_one_until_it_is_pruned;
     worker:
         a_worker_registers_and_is_found

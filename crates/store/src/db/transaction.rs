@@ -38,7 +38,7 @@ impl Store {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>> {
         let db = self.postgres()?;
-        let known = self.successor(queue.id);
+        let known = self.successor(queue);
         let queue = known.as_ref().unwrap_or(queue);
         let entries = self.entries(queue, None, messages)?;
         let mut conn = Conn::Postgres(db.borrowed(transaction.client()));
@@ -92,7 +92,7 @@ impl Store {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Enqueued>> {
         let db = self.sqlite_file()?;
-        let known = self.successor(queue.id);
+        let known = self.successor(queue);
         let queue = known.as_ref().unwrap_or(queue);
         let (entries, clock) = (self.entries(queue, None, messages)?, self.clock().clone());
         let answers =
@@ -119,12 +119,6 @@ impl Store {
         let finished =
             db.run_on(transaction, move |conn| Box::pin(async move { finish(conn, &clock, &items).await }))?;
         Ok(finished.into_iter().map(|finished| finished.answer).collect())
-    }
-
-    /// The number of the queue that messages for this one go into: its own, or that of the one which was created anew under
-    /// its name and has been enqueued into.
-    pub fn current_queue_id(&self, queue: &Queue) -> i64 {
-        self.successor(queue.id).map_or(queue.id, |queue| queue.id)
     }
 
     /// The PostgreSQL database, if this program may still use it.

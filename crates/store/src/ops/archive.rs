@@ -36,12 +36,21 @@ impl Store {
         limit: usize,
     ) -> Result<Vec<Archived>> {
         let (at, id) = pivot.unwrap_or((i64::MAX, i64::MAX));
-        let params = [Value::Int(queue), Value::Bool(dead_only), Value::Int(at), Value::Int(id), rows(limit)];
-        self.db()
-            .read(move |conn| {
-                Box::pin(async move { decode(ARCHIVE_LIST, &conn.query(ARCHIVE_LIST, &params).await?, archived) })
+        let found = self.db().read(move |conn| {
+            Box::pin(async move {
+                let mut found: Vec<Archived> = Vec::new();
+                for outcome in OUTCOMES.iter().filter(|outcome| !dead_only || **outcome != Outcome::Completed) {
+                    let outcome = outcome.name().into();
+                    let params = [Value::Int(queue), outcome, Value::Int(at), Value::Int(id), rows(limit)];
+                    found.extend(decode(ARCHIVE_LIST, &conn.query(ARCHIVE_LIST, &params).await?, archived)?);
+                }
+                Ok(found)
             })
-            .await
+        });
+        let mut found = found.await?;
+        found.sort_unstable_by_key(|archived| std::cmp::Reverse((archived.finished_at, archived.id)));
+        found.truncate(limit);
+        Ok(found)
     }
 
     /// Finished messages of all queues, newest first: of any outcome or only the dead, delivered at least `attempts`
@@ -158,10 +167,25 @@ impl Store {
     /// either none.
     /// Returns how many; call it until it answers less than `limit`.
     pub async fn archive_prune(&self, queue: i64, age: Option<Duration>, limit: usize) -> Result<u64> {
-        let params = [self.clock().value(), Value::Int(queue), age.map(micros).into(), rows(limit)];
-        self.db().write(move |conn| Box::pin(async move { conn.execute(ARCHIVE_PRUNE, &params).await })).await
+        let clock = self.clock().value();
+        let act = self.db().transact(move |conn| {
+            Box::pin(async move {
+                let mut removed = 0;
+                for outcome in OUTCOMES {
+                    let rest = limit.saturating_sub(usize::try_from(removed).unwrap_or(usize::MAX));
+                    let outcome = outcome.name().into();
+                    let params = [clock.clone(), Value::Int(queue), age.map(micros).into(), outcome, rows(rest)];
+                    removed += conn.execute(ARCHIVE_PRUNE, &params).await?;
+                }
+                Ok(removed)
+            })
+        });
+        act.await
     }
 }
+
+/// How messages end. Each has its own part of the archive's index.
+const OUTCOMES: [Outcome; 3] = [Outcome::Completed, Outcome::Dead, Outcome::Expired];
 
 fn archived(row: &mut Fields<'_>) -> Result<Archived> {
     Ok(Archived {

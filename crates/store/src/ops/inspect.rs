@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::clock::micros;
 use crate::db::{Conn, decode};
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::ops::queue::duration;
-use crate::ops::{check_label, check_text, reserve, rows, stored};
+use crate::ops::{check_label, check_text, no_lane, reserve, rows, stored};
 use crate::sql::*;
 use crate::store::Store;
 use crate::types::{Census, Clear, Import, LaneStats, Message, Micros, State};
@@ -214,6 +214,6 @@ async fn import(conn: &mut Conn<'_>, clock: Value, lane: i64, items: &[Import]) 
         items.iter().map(|item| stored.next_if(|(_, source)| *source == item.source_id).map(|(id, _)| id)).collect();
     match stored.next() {
         None if ids.iter().any(Option::is_some) || items.iter().all(|item| item.source_id.is_some()) => Ok(ids),
-        _ => Err(Error::new(Kind::NotFound, format!("there is no lane {lane}: was its queue deleted?"))),
+        _ => Err(no_lane(lane)),
     }
 }

@@ -15,10 +15,10 @@ use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
 use crate::error::Result;
 use crate::ops::claim::{Claimed, claimed};
-use crate::ops::count_up;
 use crate::ops::finish::{Finish, Verb, finish};
 use crate::ops::queue::check_duration;
 use crate::ops::worker::worker_stopped;
+use crate::ops::{count_up, no_lane};
 use crate::receipt::Receipt;
 use crate::sql::*;
 use crate::store::{Shared, Store};
@@ -107,6 +107,11 @@ impl Store {
     /// what arrives meanwhile cannot overtake. A holder that has come to the message at position `seen` and no further says
     /// so: those behind it are given back without counting an attempt.
     pub async fn key_release(&self, token: i64, delay: Duration, seen: Option<i64>) -> Result<Answer> {
+        if !delay.is_zero() {
+            // A sum beyond the range of the column would be stored as a float by SQLite, and no look at the lane's keys
+            // could read it.
+            check_duration("the delay", delay)?;
+        }
         let lane = self.shared().release_key(token, delay, seen.unwrap_or(i64::MAX)).await?;
         Ok(self.shared().key_is_free(lane))
     }
@@ -219,8 +224,10 @@ async fn claim_key(
     let asked = Some(std::time::Instant::now());
     let rows = conn.query(KEY_PICK, &[clock.value(), Value::Int(lane), worker.into()]).await?;
     let mut row = rows[0].fields(KEY_PICK.name);
-    let (key, usual_lease) = (row.text_or_null()?, row.int_or_null()?);
-    let Some((key, lease)) = key.zip(lease.map(micros).or(usual_lease)) else {
+    let key = row.text_or_null()?;
+    let usual_lease = row.int_or_null()?.ok_or_else(|| no_lane(lane))?;
+    let lease = lease.map_or(usual_lease, micros);
+    let Some(key) = key else {
         let next = row.int_or_null()?.into_iter().chain(row.int_or_null()?).min();
         if let Some(worker) = worker
             && row.bool()?

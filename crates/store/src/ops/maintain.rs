@@ -10,7 +10,7 @@ use rand::Rng as _;
 
 use crate::calls;
 use crate::clock::micros;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::ops::lifecycle::BATCH;
 use crate::sql::*;
 use crate::store::Store;
@@ -33,7 +33,8 @@ const PAGE: usize = 100;
 impl Store {
     /// One round of housekeeping, now: in every queue as [`maintain_queue`](Store::maintain_queue), and of the whole store
     /// dedupe keys whose window has passed and whose messages are gone, records of calls of processes that ended, workers that
-    /// stopped an hour ago, and workers that sent no heartbeat for a day.
+    /// stopped an hour ago, and workers that sent no heartbeat for a day. When one queue fails the round goes on with the others,
+    /// and ends with the first error.
     pub async fn maintain(&self) -> Result<Maintenance> {
         self.maintain_as(&mut Turn { token: None, renewed: Instant::now() }).await
     }
@@ -77,21 +78,8 @@ impl Store {
 
     async fn maintain_as(&self, turn: &mut Turn) -> Result<Maintenance> {
         let mut done = Maintenance::default();
-        let mut pivot = String::new();
-        loop {
-            let queues = self.queue_list(&pivot, None, PAGE).await?;
-            for queue in &queues {
-                if !self.maintain_one(queue, turn, &mut done).await? {
-                    return Ok(done);
-                }
-            }
-            match queues.last().filter(|_| queues.len() == PAGE) {
-                // The least name behind this one: no name holds a NUL.
-                Some(last) => pivot = format!("{}\u{1}", last.name),
-                None => break,
-            }
-        }
-        if self.forget_as(turn, &mut done).await? {
+        let mut failed = None;
+        if self.maintain_queues(turn, &mut done, &mut failed).await? && self.forget_as(turn, &mut done).await? {
             while self.keep_turn(turn).await? {
                 let removed = self.remove_workers(STOPPED, Some(SILENT)).await?;
                 done.workers += removed;
@@ -101,7 +89,37 @@ impl Store {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        Ok(done)
+        failed.map_or(Ok(done), Err)
+    }
+
+    /// Housekeeping in every queue. The first error that concerns one queue is left in `failed`: it keeps no other queue from
+    /// its housekeeping. Whether the turn was kept.
+    async fn maintain_queues(
+        &self,
+        turn: &mut Turn,
+        done: &mut Maintenance,
+        failed: &mut Option<Error>,
+    ) -> Result<bool> {
+        let mut pivot = String::new();
+        loop {
+            let queues = self.queue_list(&pivot, None, PAGE).await?;
+            for queue in &queues {
+                match self.maintain_one(queue, turn, done).await {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(false),
+                    Err(error) if error.kind() == Kind::Unavailable => return Err(error),
+                    Err(error) => {
+                        tracing::warn!(%error, queue = %queue.name, "housekeeping of a queue failed; going on with the others");
+                        failed.get_or_insert(error);
+                    }
+                }
+            }
+            match queues.last().filter(|_| queues.len() == PAGE) {
+                // The least name behind this one: no name holds a NUL.
+                Some(last) => pivot = format!("{}\u{1}", last.name),
+                None => return Ok(true),
+            }
+        }
     }
 
     /// Whether the turn was kept.
@@ -228,7 +246,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
     use super::*;
-    use crate::Clock;
+    use crate::{Claim, Clock, NewMessage, Settings};
 
     #[tokio::test]
     async fn a_turn_is_renewed_while_it_is_held_and_ends_when_another_process_took_it() {
@@ -247,5 +265,35 @@ mod tests {
         assert!(store.take_turn().await.unwrap().is_some());
         due(&mut turn);
         assert!(!store.keep_turn(&mut turn).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_fails_keeps_no_other_from_its_housekeeping() {
+        let clock = Clock::fixed(1_000_000);
+        let store = Store::connect_with_clock(":memory:", clock.clone()).await.unwrap();
+        store.install().await.unwrap();
+        let settings = || Settings { retain_completed: Some(Duration::from_secs(1)), ..Settings::default() };
+        let mut queues = Vec::new();
+        for name in ["a", "b", "c"] {
+            let queue = store.queue_create(name, settings()).await.unwrap();
+            store.enqueue(&queue, None, vec![NewMessage::new("x")]).await.unwrap();
+            let taken = store.claim(Claim::from_queue(&queue, 1)).await.unwrap();
+            store.complete(&[taken[0].fence()]).await.unwrap();
+            queues.push(queue);
+        }
+        let breaks = format!(
+            "create trigger broken before delete on tenure_archive when old.queue = {} \
+             begin select raise(abort, 'broken'); end",
+            queues[1].id
+        );
+        store.db().script(breaks).await.unwrap();
+        clock.advance(Duration::from_secs(2));
+        let error = store.maintain().await.unwrap_err();
+        assert!(format!("{error:?}").contains("broken"), "{error:?}");
+        let mut kept = Vec::new();
+        for queue in &queues {
+            kept.push(store.archive_count(queue.id).await.unwrap().1);
+        }
+        assert_eq!(kept, [0, 1, 0]);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) mod work;
 pub(crate) mod worker;
 
 use crate::db::Conn;
-use crate::error::{Result, invalid};
+use crate::error::{Error, Kind, Result, invalid};
 use crate::sql::{Dialect, MESSAGE_RESERVE};
 use crate::value::{Column, Fields, Value};
 
@@ -38,6 +38,11 @@ pub(crate) async fn reserve(conn: &mut Conn<'_>, count: usize) -> Result<Column>
 /// A number of rows for a statement: more than a database can count means all.
 pub(crate) fn rows(limit: usize) -> Value {
     Value::Int(i64::try_from(limit).unwrap_or(i64::MAX))
+}
+
+/// The error of an act in a lane that is not there.
+pub(crate) fn no_lane(lane: i64) -> Error {
+    Error::new(Kind::NotFound, format!("there is no lane {lane}: was its queue deleted?"))
 }
 
 /// Moves SQLite's counter of messages: the first of `count` new ids, and the time.

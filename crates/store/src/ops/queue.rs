@@ -332,7 +332,7 @@ async fn delete_rest(conn: &mut Conn<'_>, queue: &Queue) -> Result<u64> {
 }
 
 pub(crate) fn missing(name: &str) -> Error {
-    Error::new(Kind::NotFound, format!("there is no queue named '{name}': create it first"))
+    Error::new(Kind::NotFound, format!("there is no queue named '{name}': create it first")).with_name(name)
 }
 
 pub(crate) async fn get(conn: &mut Conn<'_>, name: &str) -> Result<Option<Queue>> {
@@ -432,7 +432,8 @@ async fn find_dead_queue(conn: &mut Conn<'_>, name: &str, settings: &Settings) -
         None => Err(Error::new(
             Kind::NotFound,
             format!("the dead queue '{dead}' of '{name}' does not exist: create it first"),
-        )),
+        )
+        .with_name(dead)),
         Some(queue) if queue.settings.dead_queue.is_some() => {
             Err(invalid(format!("'{dead}' has a dead queue of its own: dead letters would wander")))
         }

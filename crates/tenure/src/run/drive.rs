@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use tenure_store::Claim;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -85,12 +84,16 @@ impl Loop<'_> {
             {
                 tasks.spawn(work.clone().handle(ticket, unit));
             }
-            let capacity = self.concurrency + self.prefetch.unwrap_or(self.concurrency);
-            let room = capacity.saturating_sub(tasks.len() + waiting.len());
+            let capacity = self.concurrency.saturating_add(self.prefetch.unwrap_or(self.concurrency));
+            // A claim that was under way while the other kind filled this loop brings more than there is room for.
+            let places = capacity.saturating_sub(tasks.len());
+            if waiting.len() > places {
+                work.put_back(waiting.drain(places..)).await;
+            }
+            let room = places - waiting.len();
             if room == 0 && self.prefetch == Some(0) {
                 // No message is to wait here for a handler. A claim that was under way comes first the next time: otherwise the
                 // kind that is found faster would starve the other.
-                work.put_back(waiting.drain(..)).await;
                 let cancelled = [&mut messages, &mut keys].into_iter().filter_map(Claims::cancel);
                 owed = cancelled.last().or(owed);
             }
@@ -219,21 +222,20 @@ impl<'a> Claims<'a> {
                 self.rest_until = Some(Instant::now() + rest);
                 Ok(Vec::new())
             }
-            Err(error) => Err(run.consumer.worker.judge(error)),
+            Err(error) => Err(run.consumer.judge(error)),
         }
     }
 }
 
 async fn ask(run: &Loop<'_>, kind: ClaimKind, limit: usize, wait: Duration) -> tenure_store::Result<Vec<Unit>> {
-    let Consumer { store, queue, worker, .. } = run.consumer;
     match kind {
         ClaimKind::Messages => {
-            let claim = Claim { lanes: queue.lanes.clone(), limit, lease: run.lease, worker: Some(worker.id), wait };
-            Ok(store.kernel.claim(claim).await?.into_iter().map(Unit::Message).collect())
+            let (queue, messages) = run.consumer.claim(limit, run.lease, wait).await?;
+            Ok(messages.into_iter().map(|message| Unit::Message(queue, message)).collect())
         }
         ClaimKind::Keys => {
-            let batch = store.kernel.claim_key(&queue.lanes, run.lease, Some(worker.id), wait).await?;
-            Ok(batch.into_iter().map(Unit::Key).collect())
+            let (queue, batch) = run.consumer.claim_key(run.lease, wait).await?;
+            Ok(batch.into_iter().map(|batch| Unit::Key(queue, batch)).collect())
         }
     }
 }

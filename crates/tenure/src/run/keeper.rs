@@ -55,11 +55,21 @@ impl Kept {
     }
 }
 
-/// The message that a handler works on.
+/// The message that a handler works on, or has worked on last.
 struct Working {
     fence: Fence,
     since: Instant,
     in_transaction: InTransaction,
+    ended: bool,
+    /// It was found gone while its lease ran: no other consumer can have had it.
+    gone: bool,
+}
+
+impl Working {
+    /// Whether its handler is concerned when it is gone: it has neither answered nor completed it itself.
+    fn is_concerned(&self) -> bool {
+        !self.ended && !self.in_transaction.is_completed()
+    }
 }
 
 impl Keeper {
@@ -95,20 +105,24 @@ impl Keeper {
         if let Leased::Key { seen, .. } = &mut kept.what {
             *seen = fence.id;
         }
-        kept.working = Some(Working { fence, since: now, in_transaction: in_transaction.clone() });
+        let in_transaction = in_transaction.clone();
+        kept.working = Some(Working { fence, since: now, in_transaction, ended: false, gone: false });
         Some(kept.lost.child_token())
     }
 
     /// Notes that the handler has answered: what becomes of its message now is not the handler's concern.
     pub(super) fn handler_ended(&self, ticket: u64) {
-        if let Some(kept) = self.leases().get_mut(&ticket) {
-            kept.working = None;
+        if let Some(working) = self.leases().get_mut(&ticket).and_then(|kept| kept.working.as_mut()) {
+            working.ended = true;
         }
     }
 
-    /// Whether no other consumer can have been given what is leased under this ticket.
-    pub(super) fn holds(&self, ticket: u64) -> bool {
-        self.leases().get(&ticket).is_some_and(|kept| !kept.lost.is_cancelled() && kept.until > Instant::now())
+    /// Whether no other consumer can have been given the message that the handler was given last under this ticket: its lease
+    /// still runs, or the message was gone before its lease ended.
+    pub(super) fn is_exclusive(&self, ticket: u64) -> bool {
+        self.leases().get(&ticket).is_some_and(|kept| {
+            kept.until > Instant::now() || kept.working.as_ref().is_some_and(|working| working.gone)
+        })
     }
 
     pub(super) fn remove(&self, ticket: u64) {
@@ -173,21 +187,22 @@ impl Keeper {
     /// The messages that handlers have worked on for a while. A message that its handler completes in a transaction of its own
     /// is not lost when it is gone.
     fn worked_on(&self) -> (Vec<u64>, Vec<Fence>) {
-        let early =
-            |working: &&Working| working.since.elapsed() >= CHECK_EVERY && !working.in_transaction.is_completed();
+        let early = |working: &&Working| working.since.elapsed() >= CHECK_EVERY && working.is_concerned();
         let leases = self.leases();
         let live = leases.iter().filter(|(_, kept)| !kept.lost.is_cancelled());
         live.filter_map(|(ticket, kept)| Some((*ticket, kept.working.as_ref().filter(early)?.fence))).unzip()
     }
 
-    /// Tells the handler that its message is gone, unless it has answered or begun to complete it since.
+    /// Notes that a message is gone, and tells its handler, unless it has answered or begun to complete it since.
     fn gone(&self, ticket: u64, fence: &Fence) {
-        if let Some(kept) = self.leases().get(&ticket)
-            && let Some(working) = &kept.working
+        if let Some(kept) = self.leases().get_mut(&ticket)
+            && let Some(working) = &mut kept.working
             && working.fence == *fence
-            && !working.in_transaction.is_completed()
         {
-            kept.lost.cancel();
+            working.gone |= kept.until > Instant::now();
+            if working.is_concerned() {
+                kept.lost.cancel();
+            }
         }
     }
 
@@ -247,12 +262,15 @@ impl Keeper {
     }
 
     fn extended(&self, ticket: u64, held: bool, asked: Instant, extra: Duration) {
-        if let Some(kept) = self.leases().get_mut(&ticket) {
-            match held {
-                true => kept.until = kept.until.max(asked) + extra,
-                false if kept.working.as_ref().is_some_and(|working| working.in_transaction.is_completed()) => {}
-                false => kept.lost.cancel(),
+        let mut leases = self.leases();
+        let Some(kept) = leases.get_mut(&ticket) else { return };
+        match (held, kept.what) {
+            (true, _) => kept.until = kept.until.max(asked) + extra,
+            (false, Leased::Message(fence)) if kept.working.is_some() => {
+                drop(leases);
+                self.gone(ticket, &fence);
             }
+            (false, _) => kept.lost.cancel(),
         }
     }
 }
@@ -336,13 +354,33 @@ mod tests {
         in_transaction.completes();
         keeper.gone(ticket, &fence(1));
         keeper.extended(ticket, false, Instant::now(), LEASE);
-        assert!(!told.is_cancelled() && keeper.holds(ticket));
+        assert!(!told.is_cancelled() && keeper.is_exclusive(ticket));
         let told = keeper.hand_out(ticket, fence(1), &InTransaction::default()).unwrap();
         keeper.handler_ended(ticket);
         keeper.gone(ticket, &fence(1));
         assert!(!told.is_cancelled());
         let told = keeper.hand_out(ticket, fence(1), &InTransaction::default()).unwrap();
         keeper.gone(ticket, &fence(1));
-        assert!(told.is_cancelled() && !keeper.holds(ticket));
+        assert!(told.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_message_is_exclusive_while_its_lease_runs_and_after_that_if_it_was_gone_before() {
+        for (found_gone, asked_before, exclusive) in
+            [(None, 0, true), (None, 8100, false), (Some(0), 8100, true), (Some(8100), 8100, false)]
+        {
+            let (keeper, ticket) = keeper(0).await;
+            keeper.hand_out(ticket, fence(1), &InTransaction::default()).unwrap();
+            let set = |before: u64| {
+                let until = Instant::now() + LEASE - Duration::from_millis(before);
+                keeper.leases().get_mut(&ticket).unwrap().until = until;
+            };
+            if let Some(before) = found_gone {
+                set(before);
+                keeper.gone(ticket, &fence(1));
+            }
+            set(asked_before);
+            assert_eq!(keeper.is_exclusive(ticket), exclusive, "gone: {found_gone:?}, asked: {asked_before}");
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! What happens to one message, or to the messages of one key: the handler, and what its answer means.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use tenure_store::{Answer, Fence, KeyBatch};
+use tenure_store::{Answer, Fence, KeyBatch, Micros};
 use tokio_util::sync::CancellationToken;
 
 use super::keeper::{Keeper, Leased};
@@ -17,11 +19,11 @@ use crate::verb::Verb;
 
 pub(super) type Handler = Arc<dyn Fn(Delivery) -> BoxFuture<'static, Result<Outcome, String>> + Send + Sync>;
 
-/// What was leased together and is handled one after the other.
+/// What was leased together and is handled one after the other, with the id of its queue.
 #[allow(clippy::large_enum_variant, reason = "nearly every unit is a message")]
 pub(super) enum Unit {
-    Message(tenure_store::Message),
-    Key(KeyBatch),
+    Message(i64, tenure_store::Message),
+    Key(i64, KeyBatch),
 }
 
 #[derive(Default)]
@@ -65,8 +67,9 @@ pub(super) struct Work {
 
 /// Below every position: no message of a key was handed out.
 const UNSEEN: i64 = i64::MIN;
-/// The shortest delay that a database can keep.
-const SHORTEST_REST: Duration = Duration::from_millis(1);
+/// The shortest and the longest delay that the kernel takes.
+const SHORTEST_DELAY: Duration = Duration::from_millis(1);
+const LONGEST_DELAY: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// How long a call to a database that is away waits before it is repeated: this long at first, then twice as long each time.
 const FIRST_REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(2);
@@ -74,7 +77,27 @@ const LONGEST_REST: Duration = Duration::from_secs(2);
 /// What a handler's answer means for its message.
 struct Verdict {
     verb: Verb,
+    message: Delivered,
+}
+
+/// A message that a handler was given.
+struct Delivered {
+    id: i64,
+    fence: Fence,
+    leased_at: Option<Micros>,
     in_transaction: InTransaction,
+}
+
+/// Ends the keeper's care for a lease when its task panics: otherwise it would be extended for as long as the loop runs. A task
+/// that is aborted leaves its lease to the loop, which releases it.
+struct ForgetOnPanic(Arc<Keeper>, u64);
+
+impl Drop for ForgetOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.remove(self.1);
+        }
+    }
 }
 
 impl Work {
@@ -82,12 +105,12 @@ impl Work {
     pub(super) fn register(&self, units: Vec<Unit>) -> Vec<(u64, Unit)> {
         let keep = |unit: Unit| {
             let (what, asked, lease) = match &unit {
-                Unit::Message(message) => (
+                Unit::Message(_, message) => (
                     Leased::Message(message.fence()),
                     message.asked_at(),
                     length(message.leased_until, message.leased_at),
                 ),
-                Unit::Key(batch) => {
+                Unit::Key(_, batch) => {
                     let leased_at = batch.messages.first().and_then(|message| message.leased_at);
                     (
                         Leased::Key { token: batch.token, seen: UNSEEN },
@@ -102,88 +125,110 @@ impl Work {
     }
 
     pub(super) async fn handle(self: Arc<Self>, ticket: u64, unit: Unit) {
+        let _kept = ForgetOnPanic(self.keeper.clone(), ticket);
         match unit {
-            Unit::Message(message) => {
-                let fence = message.fence();
-                let verdict = self.deliver(ticket, message).await;
-                self.finish(ticket, fence, verdict).await;
+            Unit::Message(queue, message) => {
+                let verdict = self.deliver(ticket, queue, message).await;
+                self.finish(ticket, verdict).await;
             }
-            Unit::Key(batch) => self.handle_key(ticket, batch).await,
+            Unit::Key(queue, batch) => self.handle_key(ticket, queue, batch).await,
         }
         self.keeper.remove(ticket);
     }
 
     /// The messages of a key, one after the other. The first that must be tried again sends the rest back behind it, and so
     /// does the end of the loop; messages that were not handed out have used no attempt.
-    async fn handle_key(&self, ticket: u64, batch: KeyBatch) {
+    async fn handle_key(&self, ticket: u64, queue: i64, batch: KeyBatch) {
         let mut seen = UNSEEN;
-        let mut rest = Duration::ZERO;
         for message in batch.messages {
             if self.stopping.is_cancelled() {
                 break;
             }
-            let fence = message.fence();
-            match self.deliver(ticket, message).await {
-                // In place, with the key at rest: no message of this key overtakes it.
-                Some(Verdict { verb: Verb::RetryAfter(delay), .. }) => {
-                    (seen, rest) = (fence.id, delay);
-                    self.count(&self.counts.retried, "retried");
-                    break;
-                }
-                Some(Verdict { verb: Verb::Snooze(delay), .. }) => {
-                    rest = delay;
-                    self.count(&self.counts.snoozed, "snoozed");
-                    break;
-                }
-                verdict => {
-                    if !self.finish(ticket, fence, verdict).await {
-                        break;
+            let position = message.id;
+            let verdict = match self.deliver(ticket, queue, message).await {
+                Some(verdict) if verdict.verb.delay().is_some() => {
+                    match self.rest(ticket, batch.token, seen, verdict).await {
+                        Some(verdict) => Some(verdict),
+                        None => return,
                     }
-                    seen = fence.id;
                 }
+                verdict => verdict,
+            };
+            if !self.finish(ticket, verdict).await {
+                break;
             }
+            seen = position;
         }
-        self.settle(&Act::ReleaseKey(batch.token, rest, seen)).await;
+        self.settle(&Act::ReleaseKey(batch.token, Duration::ZERO, seen)).await;
+    }
+
+    /// Gives a key back with a delay, so that no message of the key overtakes the one that must be tried again: that keeps its
+    /// place. None then. The verdict: the message is gone, so that the key has no reason to rest.
+    async fn rest(&self, ticket: u64, token: i64, before: i64, verdict: Verdict) -> Option<Verdict> {
+        let fence = verdict.message.fence;
+        let (seen, delay) = match verdict.verb {
+            Verb::Snooze(delay) => (before, delay),
+            _ => (fence.id, verdict.verb.delay().unwrap_or_default()),
+        };
+        if self.settle(&Act::Look(fence)).await == Some(Answer::Lost) {
+            return Some(verdict);
+        }
+        let answer = self.settle(&Act::ReleaseKey(token, delay, seen)).await;
+        self.conclude(ticket, &verdict, answer).await;
+        None
     }
 
     /// Calls the handler and decides what its answer means for this message; none: the lease was lost before.
-    async fn deliver(&self, ticket: u64, message: tenure_store::Message) -> Option<Verdict> {
+    async fn deliver(&self, ticket: u64, queue: i64, message: tenure_store::Message) -> Option<Verdict> {
         let (fence, own_limit, attempt) = (message.fence(), message.max_attempts, message.attempts);
-        let message = QueueMessage::leased(self.queue.id, message);
-        let (id, in_transaction) = (message.id, message.in_transaction.clone());
-        let lost = self.keeper.hand_out(ticket, fence, &in_transaction)?;
+        let leased_at = message.leased_at;
+        let message = QueueMessage::leased(queue, message);
+        let delivered = Delivered { id: message.id, fence, leased_at, in_transaction: message.in_transaction.clone() };
+        let lost = self.keeper.hand_out(ticket, fence, &delivered.in_transaction)?;
         self.observer.count("delivered", 1);
         let answer = self.answer(Delivery { message, lost: lost.clone() }, &lost).await;
         self.keeper.handler_ended(ticket);
-        let (rest, error) = match answer {
-            Ok(Outcome::Complete) => return Some(Verdict { verb: Verb::Complete, in_transaction }),
-            Ok(Outcome::Bury(reason)) => return Some(Verdict { verb: Verb::Bury(reason), in_transaction }),
-            Ok(Outcome::Snooze(rest)) => {
-                return Some(Verdict { verb: Verb::Snooze(rest.max(SHORTEST_REST)), in_transaction });
-            }
+        let delay = |delay: Duration| delay.clamp(SHORTEST_DELAY, LONGEST_DELAY);
+        let verb = match answer {
+            Ok(Outcome::Complete) => Verb::Complete,
+            Ok(Outcome::Bury(reason)) => Verb::Bury(reason),
+            Ok(Outcome::Snooze(rest)) => Verb::Snooze(delay(rest)),
             Ok(Outcome::RetryAfter(rest)) => {
-                (rest.max(SHORTEST_REST), format!("the handler wants a retry after {rest:?}"))
+                let error = format!("the handler wants a retry after {rest:?}");
+                self.failed(delivered.id, own_limit, attempt, delay(rest), error).await
             }
-            Err(error) => (self.retry.delay(i32::try_from(attempt).unwrap_or(i32::MAX)), error),
+            Err(error) => {
+                let rest = delay(self.retry.delay(i32::try_from(attempt).unwrap_or(i32::MAX)));
+                self.failed(delivered.id, own_limit, attempt, rest, error).await
+            }
         };
-        let verb = if self.limit(own_limit).await.is_some_and(|limit| attempt >= limit) {
+        Some(Verdict { verb, message: delivered })
+    }
+
+    /// What becomes of a message whose handler failed: another attempt, or its burial.
+    async fn failed(&self, id: i64, own_limit: Option<i64>, attempt: i64, rest: Duration, error: String) -> Verb {
+        if self.limit(own_limit).await.is_some_and(|limit| attempt >= limit) {
             tracing::error!(message_id = id, attempt, %error, "the handler failed for the last time");
             Verb::Bury(format!("failed in attempt {attempt}, the last one: {error}"))
         } else {
             tracing::warn!(message_id = id, attempt, ?rest, %error, "the handler failed, and will be called again");
             Verb::RetryAfter(rest)
-        };
-        Some(Verdict { verb, in_transaction })
+        }
     }
 
-    /// What the handler says, or that it took too long: then its token is cancelled, for what it has started elsewhere.
+    /// What the handler says, or that it took too long: then its token is cancelled, for what it has started elsewhere. A panic
+    /// of the handler, of its error's text or of what is dropped with it is a failure.
     async fn answer(&self, delivery: Delivery, lost: &CancellationToken) -> Result<Outcome, String> {
-        let work = (self.call)(delivery);
-        let Some(limit) = self.time_limit else { return work.await };
-        tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-            lost.cancel();
-            Err(format!("the handler did not end within its time limit of {limit:?}"))
-        })
+        let work = async {
+            let mut work = (self.call)(delivery);
+            let Some(limit) = self.time_limit else { return work.await };
+            tokio::time::timeout(limit, &mut work).await.unwrap_or_else(|_| {
+                lost.cancel();
+                Err(format!("the handler did not end within its time limit of {limit:?}"))
+            })
+        };
+        let answer = AssertUnwindSafe(work).catch_unwind().await;
+        answer.unwrap_or_else(|panic| Err(format!("the handler panicked: {}", panic_text(&*panic))))
     }
 
     /// How many attempts a message has: its own limit, or the queue's as it is now, because an operator may have changed it
@@ -214,36 +259,61 @@ impl Work {
         (rest * 2).min(LONGEST_REST)
     }
 
-    /// Carries a verdict out; none: the lease was gone before the handler was called. Whether it was still ours.
-    async fn finish(&self, ticket: u64, fence: Fence, verdict: Option<Verdict>) -> bool {
-        let Some(Verdict { mut verb, in_transaction }) = verdict else {
+    /// Carries a verdict out; none: the lease was gone before the handler was called. Whether the message has ended under it.
+    async fn finish(&self, ticket: u64, verdict: Option<Verdict>) -> bool {
+        let Some(mut verdict) = verdict else {
             self.count(&self.counts.lost, "lost");
             return false;
         };
-        if let Verb::Bury(reason) = &mut verb {
+        if let Verb::Bury(reason) = &mut verdict.verb {
             // PostgreSQL rejects NUL in text. Cap the length to keep list pages small.
             *reason = reason.replace('\0', " ").chars().take(10_000).collect();
         }
-        let completes = matches!(verb, Verb::Complete);
-        let (counter, event) = match verb {
-            Verb::RetryAfter(_) => (&self.counts.retried, verb.names().1),
-            Verb::Snooze(_) => (&self.counts.snoozed, verb.names().1),
-            Verb::Bury(_) => (&self.counts.buried, verb.names().1),
-            _ => (&self.counts.completed, verb.names().1),
-        };
-        match self.settle(&Act::Finish(verb, fence.by(self.worker))).await {
-            Some(Answer::Done | Answer::Already) => self.count(counter, event),
-            // The message is in no table, and no other consumer can have had it: its handler has completed it in a transaction
-            // of its own.
-            Some(Answer::Unknown) if in_transaction.is_completed() || completes && self.keeper.holds(ticket) => {
-                self.count(&self.counts.completed, "completed");
-            }
+        let act = Act::Finish(verdict.verb.clone(), verdict.message.fence.by(self.worker));
+        let answer = self.settle(&act).await;
+        self.conclude(ticket, &verdict, answer).await
+    }
+
+    /// Counts what has become of a message, by what the database says and not by what the handler wanted. Whether the message
+    /// has ended under its lease.
+    async fn conclude(&self, ticket: u64, verdict: &Verdict, answer: Option<Answer>) -> bool {
+        let done = matches!(answer, Some(Answer::Done | Answer::Already));
+        let (counter, event) = match verdict.verb {
+            Verb::RetryAfter(_) if done => (&self.counts.retried, "retried"),
+            Verb::Snooze(_) if done => (&self.counts.snoozed, "snoozed"),
+            Verb::Bury(_) if done => (&self.counts.buried, "buried"),
+            _ if done || self.is_completed(ticket, verdict, answer).await => (&self.counts.completed, "completed"),
             _ => {
                 self.count(&self.counts.lost, "lost");
                 return false;
             }
-        }
+        };
+        self.count(counter, event);
         true
+    }
+
+    /// Whether a message that the verb did not find was completed by its handler itself: the archive says so, or it is in no
+    /// table, no other consumer can have had it, and the handler has completed it in a transaction or says that it is done.
+    async fn is_completed(&self, ticket: u64, verdict: &Verdict, answer: Option<Answer>) -> bool {
+        let Verdict { verb, message } = verdict;
+        match answer {
+            Some(Answer::Unknown) => {
+                let done = matches!(verb, Verb::Complete) || message.in_transaction.is_completed();
+                done && self.keeper.is_exclusive(ticket)
+            }
+            Some(Answer::Lost) => match self.kernel.archive_get(message.id).await {
+                Ok(archived) => archived.is_some_and(|archived| {
+                    archived.outcome == tenure_store::Outcome::Completed
+                        && archived.leased_at == message.leased_at
+                        && archived.worker == Some(self.worker)
+                }),
+                Err(error) => {
+                    tracing::warn!(%error, message_id = message.id, "could not look what has become of a message");
+                    false
+                }
+            },
+            _ => false,
+        }
     }
 
     fn count(&self, counter: &AtomicU64, event: &'static str) {
@@ -276,8 +346,8 @@ impl Work {
         for (ticket, unit) in waiting {
             self.keeper.remove(ticket);
             match unit {
-                Unit::Message(message) => fences.push(message.fence()),
-                Unit::Key(batch) => keys.push((batch.token, UNSEEN)),
+                Unit::Message(_, message) => fences.push(message.fence()),
+                Unit::Key(_, batch) => keys.push((batch.token, UNSEEN)),
             }
         }
         if !fences.is_empty() {
@@ -325,6 +395,8 @@ enum Act {
     Finish(Verb, Fence),
     /// Token, rest, and the last position that the handler was given.
     ReleaseKey(i64, Duration, i64),
+    /// Whether this message is still held.
+    Look(Fence),
 }
 
 impl Act {
@@ -332,6 +404,7 @@ impl Act {
         match self {
             Act::Finish(verb, _) => verb.names().0,
             Act::ReleaseKey(..) => "release_key",
+            Act::Look(_) => "look",
         }
     }
 
@@ -339,6 +412,12 @@ impl Act {
         match self {
             Act::Finish(verb, fence) => Ok(verb.apply(kernel, &[*fence]).await?[0]),
             Act::ReleaseKey(token, rest, seen) => kernel.key_release(*token, *rest, Some(*seen)).await,
+            Act::Look(fence) => Ok(if kernel.holds(&[*fence]).await?[0] { Answer::Done } else { Answer::Lost }),
         }
     }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
 }

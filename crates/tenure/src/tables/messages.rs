@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tenure_store::{Answer, Claim, Due, Fence, NewMessage};
+use tenure_store::{Answer, Claim, Due, Fence, Kind, NewMessage};
 
 use crate::error::{Error, Result};
 use crate::payload::{Payload, PayloadValidator};
@@ -70,7 +70,8 @@ impl MessageTable {
     }
 
     async fn put(&self, queue: i64, worker: i64, payloads: &[Value], delay: Option<u32>) -> Result<Vec<i64>> {
-        let queue = self.store.queues().queue(queue).await?;
+        let id = queue;
+        let queue = self.store.queues().queue(id).await?;
         let validator = PayloadValidator::new(self.store.config.validation_config.clone());
         let due = delay.filter(|delay| *delay > 0).map(|delay| Due::In(Duration::from_secs(delay.into())));
         let mut messages = Vec::with_capacity(payloads.len());
@@ -80,7 +81,8 @@ impl MessageTable {
             validator.check(index, &payload)?;
             messages.push(NewMessage { due, producer: Some(worker), ..NewMessage::new(payload.into_bytes()) });
         }
-        let enqueued = self.store.kernel.enqueue(&queue, None, messages).await?;
+        let enqueued = self.store.kernel.enqueue(&queue, None, messages).await;
+        let enqueued = enqueued.map_err(|error| Error::of_queue(&id.to_string(), error))?;
         Ok(enqueued.into_iter().map(|enqueued| enqueued.id).collect())
     }
 
@@ -119,7 +121,10 @@ impl MessageTable {
         let queue = self.store.queues().queue(queue_id).await?;
         let lease = Span::from(vt_seconds).positive("the lock time")?;
         let claim = Claim { lease: Some(lease), worker: Some(worker_id), ..Claim::from_queue(&queue, limit) };
-        let messages = self.store.kernel.claim(claim).await.map_err(|error| Error::of_worker(worker_id, error))?;
+        let messages = self.store.kernel.claim(claim).await.map_err(|error| match error.kind() {
+            Kind::NotFound => Error::of_queue(&queue_id.to_string(), error),
+            _ => Error::of_worker(worker_id, error),
+        })?;
         let (dead, alive): (Vec<_>, Vec<_>) =
             messages.into_iter().partition(|message| message.attempts > i64::from(max_read_ct));
         if !dead.is_empty() {

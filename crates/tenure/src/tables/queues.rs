@@ -59,13 +59,12 @@ impl QueueTable {
     /// # Errors
     /// As [`create`](QueueTable::create), and `QueueNotFound` for a dead queue that does not exist.
     pub async fn create_with(&self, name: &str, settings: tenure_store::Settings) -> Result<QueueInfo> {
-        let dead_queue = settings.dead_queue.clone();
         match self.store.kernel.queue_create(name, settings).await {
             Ok(queue) => Ok(QueueInfo::from(&queue)),
             Err(error) if error.kind() == Kind::AlreadyExists => {
                 Err(Error::QueueAlreadyExists { name: name.to_owned() })
             }
-            Err(error) => Err(Error::of_queue(dead_queue.as_deref().unwrap_or(name), error)),
+            Err(error) => Err(Error::of_queue(name, error)),
         }
     }
 

@@ -32,7 +32,7 @@ impl WorkerTable {
         "worker"
     }
 
-    /// Registers a worker. An earlier incarnation in the same place is stopped, and its leases are free.
+    /// Registers a worker. An earlier incarnation in the same place is removed, and its leases are free.
     ///
     /// # Errors
     /// `ValidationFailed` for a hostname that cannot be.

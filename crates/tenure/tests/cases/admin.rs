@@ -385,6 +385,10 @@ pub(crate) async fn an_unknown_dead_queue_is_named(h: &Harness) {
     missing(h.admin().update_queue("jobs", settings.clone()).await, "jobs");
     h.admin().create_queue("jobs").await.unwrap();
     missing(h.admin().update_queue("jobs", settings.clone()).await, "morgue");
+    let name_it = |settings: &mut Settings| settings.dead_queue = Some("morgue".into());
+    missing(h.admin().change_queue("jobs", name_it).await, "morgue");
+    missing(h.admin().change_queue("other", name_it).await, "other");
+    missing(h.admin().get_or_create_queue_with("other", settings.clone()).await, "morgue");
     h.admin().create_queue("morgue").await.unwrap();
     h.admin().update_queue("jobs", settings).await.unwrap();
 }
@@ -439,4 +443,10 @@ pub(crate) async fn a_running_consumer_does_the_housekeeping_of_the_whole_store(
     tokio::time::timeout(Duration::from_secs(30), run.into_future()).await.expect("a round is done").unwrap();
     assert_eq!(h.kernel.maintain().await.unwrap(), tenure_store::Maintenance::default(), "nothing is left");
     assert_eq!(h.store.archive().count().await.unwrap(), 1_100);
+}
+
+pub(crate) async fn a_queue_that_is_there_keeps_its_settings_whatever_is_asked_for(h: &Harness) {
+    let created = h.admin().create_queue("jobs").await.unwrap();
+    let settings = Settings { dead_queue: Some("morgue".into()), max_attempts: Some(99), ..Settings::default() };
+    assert_eq!(h.admin().get_or_create_queue_with("jobs", settings).await.unwrap(), created);
 }

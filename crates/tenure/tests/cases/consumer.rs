@@ -267,3 +267,24 @@ pub(crate) async fn a_message_snoozed_by_hand_uses_no_attempt(h: &Harness) {
     assert!(consumer.complete(&message).await.unwrap());
     assert!(!consumer.snooze(&message, 60).await.unwrap());
 }
+
+pub(crate) async fn a_queue_that_was_created_anew_is_found_by_its_name(h: &Harness) {
+    let (_, consumer) = h.queue().await;
+    let clone = consumer.clone();
+    assert!(consumer.dequeue().await.unwrap().is_empty());
+    for round in 0..2 {
+        h.kernel.queue_delete("jobs").await.unwrap();
+        // What is known about a queue is believed for a second.
+        h.advance(Duration::from_secs(1));
+        let missing = |error: &Error| matches!(error, Error::QueueNotFound { name } if name == "jobs");
+        assert!(missing(&consumer.dequeue().await.unwrap_err()));
+        assert!(missing(&clone.dequeue_within(Duration::from_secs(9), 1, 30).await.unwrap_err()));
+        let queue = h.admin().create_queue("jobs").await.unwrap();
+        h.producer().await.batch_enqueue(&[1, 2]).await.unwrap();
+        for consumer in [&consumer, &clone] {
+            let taken = consumer.dequeue_with_options(1, 30).await.unwrap();
+            assert_eq!((taken.len(), taken[0].queue_id), (1, queue.id), "round {round}");
+            assert!(consumer.complete(taken[0].id).await.unwrap());
+        }
+    }
+}

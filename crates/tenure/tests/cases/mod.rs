@@ -94,6 +94,7 @@ macro_rules! suite {
             a_purge_removes_dedupe_keys
             dead_messages_are_listed_page_by_page
             an_unknown_dead_queue_is_named
+            a_queue_that_is_there_keeps_its_settings_whatever_is_asked_for
             producers_and_consumers_of_one_place_leave_one_worker_each
             a_running_consumer_does_the_housekeeping_of_the_whole_store
             tables_have_their_names_and_the_store_its_own
@@ -132,11 +133,13 @@ macro_rules! suite {
             a_crashed_consumer_restarts_under_its_own_name_at_once
             bad_durations_are_refused_and_zero_messages_are_none
             a_message_is_buried_or_retried_by_hand
+            a_queue_that_was_created_anew_is_found_by_its_name
         }
         $crate::cases::suite! { @cases $open, true, routed:
             a_key_is_delivered_together_in_order_to_one_holder
             an_abandoned_key_rests_for_its_delay
             bad_keys_and_tokens_are_refused
+            a_routed_queue_that_was_created_anew_is_found_by_its_name
         }
         $crate::cases::suite! { @cases $open, false, run:
             every_message_is_handled_once
@@ -163,6 +166,12 @@ macro_rules! suite {
             without_prefetch_messages_and_keys_take_turns
             a_handler_learns_within_a_second_that_its_message_was_deleted
             a_loop_stops_with_any_future_and_reports_its_error
+            a_rest_longer_than_a_database_can_hold_is_shortened
+            a_message_completed_by_hand_in_its_handler_counts_as_completed
+            a_panic_beside_the_handler_is_a_failure
+            a_full_loop_gives_back_what_a_claim_brings_beyond_its_bound
+            a_loop_goes_on_with_a_queue_that_was_created_anew
+            a_loop_ends_when_its_queue_is_deleted
         }
         $crate::cases::suite! { @cases $open, false, lease:
             messages_whose_leases_are_extended_are_handled_once

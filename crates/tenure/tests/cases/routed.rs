@@ -65,3 +65,16 @@ pub(crate) async fn bad_keys_and_tokens_are_refused(h: &Harness) {
     h.advance(Duration::from_secs(5));
     assert_eq!(queue.dequeue_batch("jobs").await.unwrap().unwrap().messages[0].id, delayed);
 }
+
+pub(crate) async fn a_routed_queue_that_was_created_anew_is_found_by_its_name(h: &Harness) {
+    h.admin().create_queue("jobs").await.unwrap();
+    let queue = MessageQueue::on(&h.store);
+    assert_eq!(queue.dequeue_batch("jobs").await.unwrap(), None);
+    h.kernel.queue_delete("jobs").await.unwrap();
+    let error = queue.dequeue_batch("jobs").await.unwrap_err();
+    assert!(matches!(&error, Error::QueueNotFound { name } if name == "jobs"), "{error:?}");
+    let created = h.admin().create_queue("jobs").await.unwrap();
+    queue.enqueue("jobs", "k", "x", None).await.unwrap();
+    let batch = queue.dequeue_batch("jobs").await.unwrap().expect("the key is free");
+    assert_eq!(batch.messages[0].queue_id, created.id);
+}
