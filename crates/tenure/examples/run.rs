@@ -32,7 +32,7 @@ async fn main() -> tenure::Result<()> {
         while admin.get_queue_metrics("jobs").await?.total_messages > 0 {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        tenure::Result::Ok(())
+        Ok::<_, tenure::Error>(())
     };
     let stop = async {
         tokio::select! {
