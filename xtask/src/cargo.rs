@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::memory::MemoryFolder;
 pub(crate) use tenure_cluster::Result;
 
 pub(crate) struct Cargo(Command);
@@ -25,6 +26,14 @@ impl Cargo {
 
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.0.env(name, value);
+        self
+    }
+
+    /// Names the folder in memory in which tests put database files; none: they use the disk.
+    pub(crate) fn files(mut self, folder: Option<&MemoryFolder>) -> Self {
+        if let Some(folder) = folder {
+            self.0.env("TENURE_TEST_FILES", folder.path());
+        }
         self
     }
 

@@ -3,6 +3,7 @@
 mod cargo;
 mod drivers;
 mod duroxide;
+mod memory;
 mod schemathesis;
 
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::cargo::{Cargo, Result};
+use crate::memory::MemoryFolder;
 use tenure_cluster::{Cluster, Durability};
 
 /// Develops Tenure.
@@ -97,8 +99,11 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Test { only: None, rest } => {
             check()?;
-            let cluster = Cluster::start(Durability::None)?;
-            Cargo::test(&["--workspace", "--all-features"], &rest).env("TENURE_TEST_POSTGRES", cluster.dsn()).run()
+            let (cluster, files) = (Cluster::start(Durability::None)?, MemoryFolder::new());
+            Cargo::test(&["--workspace", "--all-features"], &rest)
+                .env("TENURE_TEST_POSTGRES", cluster.dsn())
+                .files(files.as_ref())
+                .run()
         }
         Command::Test { only: Some(only), rest } => test_only(&only, &rest),
         Command::Check => {
@@ -155,12 +160,16 @@ fn check() -> Result<()> {
 /// A backend's part of the suite, or a package.
 fn test_only(only: &str, rest: &[String]) -> Result<()> {
     let store = ["--package", "tenure-store", "--all-features"];
+    let files = MemoryFolder::new();
     match only {
         "sqlite" => {
             let parts = ["--lib", "--test", "sqlite", "--test", "files", "--test", "tidy"];
-            Cargo::test(&[&store[..], &parts].concat(), rest).run()
+            Cargo::test(&[&store[..], &parts].concat(), rest).files(files.as_ref()).run()
         }
-        "turso" => Cargo::test(&[&store[..], &["--test", "turso", "--test", "files"]].concat(), rest).run(),
+        "turso" => {
+            let parts = ["--test", "turso", "--test", "files"];
+            Cargo::test(&[&store[..], &parts].concat(), rest).files(files.as_ref()).run()
+        }
         "postgres" => {
             let cluster = Cluster::start(Durability::None)?;
             let tests = [
@@ -179,12 +188,16 @@ fn test_only(only: &str, rest: &[String]) -> Result<()> {
                 "repeats",
             ];
             let parts: Vec<&str> = tests.iter().flat_map(|test| ["--test", test]).collect();
-            Cargo::test(&[&store[..], &parts].concat(), rest).env("TENURE_TEST_POSTGRES", cluster.dsn()).run()
+            Cargo::test(&[&store[..], &parts].concat(), rest)
+                .env("TENURE_TEST_POSTGRES", cluster.dsn())
+                .files(files.as_ref())
+                .run()
         }
         package => {
             let cluster = Cluster::start(Durability::None)?;
             Cargo::test(&["--package", package, "--all-features"], rest)
                 .env("TENURE_TEST_POSTGRES", cluster.dsn())
+                .files(files.as_ref())
                 .run()
         }
     }

@@ -142,115 +142,138 @@ async fn median_fetch(provider: &Arc<dyn Provider>) -> (Duration, Duration) {
     (turns[50], work[50])
 }
 
-/// The best of four medians: a machine that is busy with other tests is not what is measured.
-async fn best_fetch(provider: &Arc<dyn Provider>) -> (Duration, Duration) {
-    let mut best = median_fetch(provider).await;
-    for _ in 0..3 {
-        let again = median_fetch(provider).await;
-        best = (best.0.min(again.0), best.1.min(again.1));
-    }
-    best
-}
-
 async fn a_hundred_thousand_delayed_rows_do_not_slow_a_fetch(factory: Factory) {
-    let provider = factory.create_provider().await;
-    provider.enqueue_for_orchestrator(start_item("now"), None).await.unwrap();
-    provider.enqueue_for_worker(activity("now", 1)).await.unwrap();
-    let before = best_fetch(&provider).await;
+    let (empty, full) = (factory.create_provider().await, factory.create_provider().await);
+    for provider in [&empty, &full] {
+        provider.enqueue_for_orchestrator(start_item("now"), None).await.unwrap();
+        provider.enqueue_for_worker(activity("now", 1)).await.unwrap();
+    }
+    // Into the database made last.
     factory.delay_rows(100_000).await;
-    let after = best_fetch(&provider).await;
-    assert!(after.0 <= before.0.mul_f64(1.5), "a turn: {before:?} before, {after:?} after");
-    assert!(after.1 <= before.1.mul_f64(1.5), "an activity: {before:?} before, {after:?} after");
+    let (mut turns, mut work) = (f64::INFINITY, f64::INFINITY);
+    // One after the other, because a machine that is busy for a while slows both. Reading all rows is slow in every round.
+    for _ in 0..10 {
+        let (without, with) = (median_fetch(&empty).await, median_fetch(&full).await);
+        turns = turns.min(with.0.as_secs_f64() / without.0.as_secs_f64());
+        work = work.min(with.1.as_secs_f64() / without.1.as_secs_f64());
+        if turns <= 1.5 && work <= 1.5 {
+            return;
+        }
+    }
+    panic!("with the rows, a turn takes {turns:.2} times as long, an activity {work:.2} times");
 }
 
-/// Asserts that something came after `due`, and soon.
-fn on_time(began: Instant, due: Duration) {
+/// How long after `due` something comes that must not come before it.
+fn late(began: Instant, due: Duration) -> Duration {
     let took = began.elapsed();
-    assert!(took + Duration::from_millis(5) >= due && took < due + Duration::from_millis(400), "came after {took:?}");
+    assert!(took + Duration::from_millis(5) >= due, "came after {took:?}");
+    took.saturating_sub(due)
+}
+
+/// Asserts that a fetch is woken on time in one of five rounds: a machine that stalls is not late in all. Each round has a
+/// database of its own and returns how late its last fetch was.
+async fn on_time_in_one_round(factory: &Factory, round: impl AsyncFn(Arc<dyn Provider>) -> Duration) {
+    let mut lates = Vec::new();
+    for _ in 0..5 {
+        let provider = factory.create_provider().await;
+        provider.enqueue_for_orchestrator(start_item("i"), None).await.unwrap();
+        provider.enqueue_for_worker(activity("i", 1)).await.unwrap();
+        let late = round(provider).await;
+        if late < Duration::from_millis(400) {
+            return;
+        }
+        lates.push(late);
+    }
+    panic!("late in every round: {lates:?}");
 }
 
 async fn a_delayed_turn_and_a_delayed_activity_wake_a_waiting_fetch_on_time(factory: Factory) {
-    let provider = factory.create_provider().await;
-    provider.enqueue_for_orchestrator(start_item("i"), None).await.unwrap();
-    provider.enqueue_for_worker(activity("i", 1)).await.unwrap();
     let delay = Duration::from_millis(700);
-    let (_, token, _) = provider.fetch_orchestration_item(LEASE, Duration::ZERO, None).await.unwrap().unwrap();
-    let (_, work, _) = fetch_work(&provider, LEASE, Duration::ZERO).await.unwrap();
-    let began = Instant::now();
-    provider.abandon_orchestration_item(&token, Some(delay), false).await.unwrap();
-    provider.abandon_work_item(&work, Some(delay), false).await.unwrap();
-    let (turn, work) = tokio::join!(
-        async {
-            let turn = provider.fetch_orchestration_item(LEASE, Duration::from_secs(10), None).await.unwrap().unwrap();
-            on_time(began, delay);
-            turn
-        },
-        async {
-            let work = fetch_work(&provider, LEASE, Duration::from_secs(10)).await.unwrap();
-            on_time(began, delay);
-            work
-        }
-    );
-    assert_eq!((turn.2, work.2), (2, 2));
+    on_time_in_one_round(&factory, async |provider| {
+        let (_, token, _) = provider.fetch_orchestration_item(LEASE, Duration::ZERO, None).await.unwrap().unwrap();
+        let (_, work, _) = fetch_work(&provider, LEASE, Duration::ZERO).await.unwrap();
+        let began = Instant::now();
+        provider.abandon_orchestration_item(&token, Some(delay), false).await.unwrap();
+        provider.abandon_work_item(&work, Some(delay), false).await.unwrap();
+        let (turn, work) = tokio::join!(
+            async {
+                let turn = provider.fetch_orchestration_item(LEASE, Duration::from_secs(10), None).await;
+                (turn.unwrap().unwrap(), late(began, delay))
+            },
+            async { (fetch_work(&provider, LEASE, Duration::from_secs(10)).await.unwrap(), late(began, delay)) }
+        );
+        assert_eq!((turn.0.2, work.0.2), (2, 2));
+        turn.1.max(work.1)
+    })
+    .await;
 }
 
 async fn an_expired_lease_wakes_a_waiting_fetch_on_time(factory: Factory) {
-    let provider = factory.create_provider().await;
-    provider.enqueue_for_orchestrator(start_item("i"), None).await.unwrap();
-    provider.enqueue_for_worker(activity("i", 1)).await.unwrap();
     let lease = Duration::from_secs(1);
-    let began = Instant::now();
-    provider.fetch_orchestration_item(lease, Duration::ZERO, None).await.unwrap().unwrap();
-    fetch_work(&provider, lease, Duration::ZERO).await.unwrap();
-    let turn = provider.fetch_orchestration_item(LEASE, Duration::from_secs(10), None).await.unwrap().unwrap();
-    on_time(began, lease);
-    let work = fetch_work(&provider, LEASE, Duration::from_secs(10)).await.unwrap();
-    on_time(began, lease);
-    assert_eq!((turn.2, work.2), (2, 2));
+    on_time_in_one_round(&factory, async |provider| {
+        let began = Instant::now();
+        provider.fetch_orchestration_item(lease, Duration::ZERO, None).await.unwrap().unwrap();
+        fetch_work(&provider, lease, Duration::ZERO).await.unwrap();
+        let turn = provider.fetch_orchestration_item(LEASE, Duration::from_secs(10), None).await.unwrap().unwrap();
+        let turn_late = late(began, lease);
+        let work = fetch_work(&provider, LEASE, Duration::from_secs(10)).await.unwrap();
+        assert_eq!((turn.2, work.2), (2, 2));
+        turn_late.max(late(began, lease))
+    })
+    .await;
 }
 
 async fn a_lease_that_runs_out_right_after_a_look_is_met_on_time(factory: Factory) {
-    let provider = factory.create_provider().await;
-    provider.enqueue_for_orchestrator(start_item("i"), None).await.unwrap();
-    provider.enqueue_for_worker(activity("i", 1)).await.unwrap();
     let lease = Duration::from_millis(600);
-    let began = Instant::now();
-    let turn = provider.fetch_orchestration_item(lease, Duration::ZERO, None);
-    let work = fetch_work(&provider, lease, Duration::ZERO);
-    let (turn, work) = tokio::join!(turn, work);
-    assert!(turn.unwrap().is_some() && work.is_some());
-    // The first look comes just before the end, the question what will come just after it.
-    tokio::time::sleep((began + lease - Duration::from_millis(5)).saturating_duration_since(Instant::now())).await;
-    tokio::join!(
-        async {
-            provider.fetch_orchestration_item(LEASE, Duration::from_secs(10), None).await.unwrap().unwrap();
-            on_time(began, lease);
-        },
-        async {
-            fetch_work(&provider, LEASE, Duration::from_secs(10)).await.unwrap();
-            on_time(began, lease);
-        }
-    );
+    on_time_in_one_round(&factory, async |provider| {
+        let began = Instant::now();
+        let turn = provider.fetch_orchestration_item(lease, Duration::ZERO, None);
+        let work = fetch_work(&provider, lease, Duration::ZERO);
+        let (turn, work) = tokio::join!(turn, work);
+        assert!(turn.unwrap().is_some() && work.is_some());
+        // The first look comes just before the end, the question what will come just after it.
+        tokio::time::sleep((began + lease - Duration::from_millis(5)).saturating_duration_since(Instant::now())).await;
+        let (turn, work) = tokio::join!(
+            async {
+                provider.fetch_orchestration_item(LEASE, Duration::from_secs(10), None).await.unwrap().unwrap();
+                late(began, lease)
+            },
+            async {
+                fetch_work(&provider, LEASE, Duration::from_secs(10)).await.unwrap();
+                late(began, lease)
+            }
+        );
+        turn.max(work)
+    })
+    .await;
 }
 
 async fn a_message_wakes_a_waiting_fetch_at_once(factory: Factory) {
     let (provider, other) = factory.create_pair().await;
     for sender in [&provider, &other] {
-        let waiting = provider.clone();
-        let fetch = tokio::spawn(async move {
-            let (_, token, _) =
-                waiting.fetch_orchestration_item(LEASE, Duration::from_secs(10), None).await.unwrap().unwrap();
-            let at = Instant::now();
-            let metadata = ExecutionMetadata::default();
-            waiting.ack_orchestration_item(&token, 1, vec![], vec![], vec![], metadata, vec![]).await.unwrap();
-            at
-        });
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let sent = Instant::now();
-        sender.enqueue_for_orchestrator(start_item("i"), None).await.unwrap();
-        let took = fetch.await.unwrap().saturating_duration_since(sent);
-        assert!(took < Duration::from_millis(500), "picked up after {took:?}");
+        let mut rounds = Vec::new();
+        while rounds.iter().all(|took| *took >= Duration::from_millis(500)) {
+            assert!(rounds.len() < 5, "picked up after {rounds:?}");
+            rounds.push(picked_up_after(&provider, sender).await);
+        }
     }
+}
+
+/// How long it takes until a fetch that waits has what another provider sends.
+async fn picked_up_after(provider: &Arc<dyn Provider>, sender: &Arc<dyn Provider>) -> Duration {
+    let waiting = provider.clone();
+    let fetch = tokio::spawn(async move {
+        let (_, token, _) =
+            waiting.fetch_orchestration_item(LEASE, Duration::from_secs(10), None).await.unwrap().unwrap();
+        let at = Instant::now();
+        let metadata = ExecutionMetadata::default();
+        waiting.ack_orchestration_item(&token, 1, vec![], vec![], vec![], metadata, vec![]).await.unwrap();
+        at
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let sent = Instant::now();
+    sender.enqueue_for_orchestrator(start_item("i"), None).await.unwrap();
+    fetch.await.unwrap().saturating_duration_since(sent)
 }
 
 async fn a_cancellation_before_its_start_waits_for_it_and_stops_nobody(factory: Factory) {
@@ -308,12 +331,20 @@ async fn an_uncounted_abandon_releases_only_a_session_that_its_fetch_claimed(fac
 }
 
 async fn a_renewal_of_less_than_a_second_keeps_the_lease(factory: Factory) {
-    let provider = factory.create_provider().await;
-    provider.enqueue_for_worker(activity("i", 1)).await.unwrap();
-    let (_, token, _) = fetch_work(&provider, LEASE, Duration::ZERO).await.unwrap();
-    provider.renew_work_item_lock(&token, Duration::from_millis(900)).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    provider.ack_work_item(&token, None).await.unwrap();
+    let mut ended = Err(String::new());
+    // A machine that stalls for 900 ms may lose a lease of that length, and not five.
+    for _ in 0..5 {
+        let provider = factory.create_provider().await;
+        provider.enqueue_for_worker(activity("i", 1)).await.unwrap();
+        let (_, token, _) = fetch_work(&provider, LEASE, Duration::ZERO).await.unwrap();
+        provider.renew_work_item_lock(&token, Duration::from_millis(900)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        ended = provider.ack_work_item(&token, None).await.map_err(|error| error.to_string());
+        if ended.is_ok() {
+            break;
+        }
+    }
+    ended.unwrap();
 }
 
 async fn appended_events_are_read_and_duplicates_are_refused(factory: Factory) {
@@ -334,6 +365,7 @@ async fn an_activity_that_nobody_comes_for_is_given_back_uncounted(factory: Fact
     let (_, token, _) = fetch_work(&provider, LEASE, Duration::ZERO).await.unwrap();
     provider.ack_work_item(&token, None).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let (item, _, attempts) = fetch_work(&provider, LEASE, Duration::ZERO).await.unwrap();
+    // A second attempt would come when the lease has expired.
+    let (item, _, attempts) = fetch_work(&provider, LEASE, Duration::from_secs(10)).await.unwrap();
     assert_eq!((item, attempts), (activity("i", 2), 1));
 }

@@ -33,7 +33,7 @@ const SEED: u64 = 20_260_518;
 /// All calls to SQLite together; PostgreSQL gets a fifth of that on top.
 const CALLS: u64 = 20_000;
 /// Nothing but a lease may take longer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A lease whose time-out was spoilt may wait for a quarter of an hour. Going away before is a test of its own.
 const PATIENCE_OF_LEASES: Duration = Duration::from_millis(250);
 const LEASE: &str = "/v1/queue.lease";

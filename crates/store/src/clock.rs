@@ -22,8 +22,8 @@ use crate::value::Value;
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Option<Arc<watch::Sender<Hands>>>);
 
-/// How long a clock that was set stands still.
-const HOLD: Duration = Duration::from_secs(1);
+/// How long a clock that was set stands still: longer than a slow machine needs for what a test does at one time.
+const HOLD: Duration = Duration::from_secs(10);
 
 /// What a clock of ours shows: a time, and since when it runs on from there; none: it stands.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ impl Clock {
         Clock(Some(Arc::new(watch::Sender::new(Hands { at: now, since: Some(Instant::now()) }))))
     }
 
-    /// Sets a clock of ours and wakes whoever waits for a time. One that runs stands for a second first, so that what
+    /// Sets a clock of ours and wakes whoever waits for a time. One that runs stands for ten seconds first, so that what
     /// happens then happens exactly at that time, and goes on running from there.
     ///
     /// # Panics

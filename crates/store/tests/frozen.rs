@@ -6,6 +6,7 @@
 #[path = "support/mod.rs"]
 mod support;
 
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -33,11 +34,21 @@ async fn connect(dsn: &str) -> (Store, Queue) {
     (store, queue)
 }
 
-/// Tells the parent that the child has prepared its statements, and gives it time to lock the table. A child that is stopped
-/// while it prepares a statement has locked no rows.
+/// Tells the parent that the child has prepared its statements, and waits until the parent has locked the table. A child that
+/// is stopped while it prepares a statement has locked no rows.
 async fn ready() {
-    std::fs::write(std::env::var("READY_FILE").unwrap(), "").unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let ready = std::env::var("READY_FILE").unwrap();
+    std::fs::write(&ready, "").unwrap();
+    let started = Instant::now();
+    while !go_file(Path::new(&ready)).exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "the parent has gone");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Beside the file that tells that the child is ready.
+fn go_file(ready: &Path) -> PathBuf {
+    ready.with_extension("go")
 }
 
 /// The child: claims one message, then all others.
@@ -62,10 +73,14 @@ async fn finish(dsn: &str) {
     }
 }
 
-/// Starts a child and locks the table when it is ready; stops it when it waits for the lock. The child's statement then
+/// Starts a child, locks the table when it is ready, and lets it go on; stops it when it waits for the lock. The child's statement then
 /// locks its rows, and the child sends no other.
 async fn stopped_child(act: &str, schema: &str, dsn: &str) -> (Stopped, Session) {
-    let ready = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(schema);
+    let ready = Path::new(env!("CARGO_TARGET_TMPDIR")).join(schema);
+    for file in [ready.clone(), go_file(&ready)] {
+        // From an earlier run with the same process id.
+        std::fs::remove_file(file).ok();
+    }
     let session = Session::start(schema).await;
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args([act, &format!("{dsn}&application_name={schema}&pool_size=1")]).env("READY_FILE", &ready);
@@ -76,6 +91,7 @@ async fn stopped_child(act: &str, schema: &str, dsn: &str) -> (Stopped, Session)
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     session.lock().await;
+    std::fs::write(go_file(&ready), "").unwrap();
     session.wait_until("wait_event_type = 'Lock'").await;
     let child = Stopped::stop(child);
     session.unlock().await;

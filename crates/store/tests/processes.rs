@@ -55,7 +55,8 @@ async fn run(processes: usize, lease: Duration) -> (Vec<(i64, i64)>, Vec<i64>) {
     let dsn = dsn();
     let store = Store::connect(&dsn).await.unwrap();
     store.install().await.unwrap();
-    let queue = store.queue_create("jobs", Settings { lease, ..Settings::default() }).await.unwrap();
+    let queue =
+        store.queue_create("jobs", Settings { lease, max_attempts: None, ..Settings::default() }).await.unwrap();
     for _ in 0..MESSAGES / 1000 {
         store.enqueue(&queue, None, numbered(1000)).await.unwrap();
     }

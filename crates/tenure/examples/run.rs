@@ -1,6 +1,6 @@
 //! A worker that runs until it is told to stop, and then ends in order. `cargo run -p tenure --example run`
 //!
-//! Stops at Ctrl-C, or after two seconds so that it can be tried without.
+//! Stops at Ctrl-C, or when no message is left so that it can be tried without.
 
 use std::time::Duration;
 
@@ -27,10 +27,17 @@ async fn main() -> tenure::Result<()> {
     Admin::on(&store).create_queue("jobs").await?;
     Producer::on(&store, "jobs", "my-host", 1).await?.batch_enqueue(&(0..200).collect::<Vec<u32>>()).await?;
 
+    let admin = Admin::on(&store);
+    let empty = async {
+        while admin.get_queue_metrics("jobs").await?.total_messages > 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        Ok::<_, tenure::Error>(())
+    };
     let stop = async {
         tokio::select! {
             _ = tokio::signal::ctrl_c() => println!("stopping"),
-            () = tokio::time::sleep(Duration::from_secs(2)) => println!("two seconds are over"),
+            _ = empty => println!("no message is left"),
         }
     };
     let consumer = Consumer::on(&store, "jobs", "my-host", 2).await?;

@@ -20,7 +20,7 @@
 //!     println!("{}", mail.json::<String>()?);
 //!     Ok(())
 //! }
-//! let summary = consumer.run(handle).until(tokio::time::sleep(Duration::from_millis(200))).await?;
+//! let summary = consumer.run(handle).until(tokio::time::sleep(Duration::from_secs(2))).await?;
 //! assert_eq!(summary.completed, 1);
 //! # Ok(())
 //! # }

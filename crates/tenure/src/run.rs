@@ -140,7 +140,7 @@ impl Delivery {
 /// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
 /// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
 /// producer.enqueue("hello").await?;
-/// let soon = tokio::time::sleep(std::time::Duration::from_millis(200));
+/// let soon = tokio::time::sleep(std::time::Duration::from_secs(2));
 /// let summary: Summary = consumer.run(|_: Delivery| async { Ok::<_, Error>(()) }).until(soon).await?;
 /// assert_eq!((summary.completed, summary.lost), (1, 0));
 /// # Ok(())
@@ -194,7 +194,7 @@ pub struct Summary {
 ///     }
 /// };
 /// let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
-/// let soon = tokio::time::sleep(Duration::from_millis(300));
+/// let soon = tokio::time::sleep(Duration::from_secs(2));
 /// let summary = consumer.run(handle).concurrency(8).until(soon).await?;
 /// assert_eq!((summary.completed, summary.buried), (1, 1));
 /// # Ok(())

@@ -24,9 +24,13 @@ async fn every_verb_is_counted_by_queue_and_nothing_secret_is_told() {
     consumer.archive(&taken[0]).await.unwrap();
     consumer.bury(&taken[1], "confidential").await.unwrap();
     assert!(producer.enqueue_delayed("x", chrono::TimeDelta::seconds(-1)).await.is_err());
-    let handle = |_: Delivery| async { Ok::<_, tenure::Error>(()) };
-    let soon = tokio::time::sleep(std::time::Duration::from_millis(300));
-    assert_eq!(consumer.run(handle).until(soon).await.unwrap().completed, 1);
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let tell = std::sync::Mutex::new(Some(tell));
+    let handle = move |_: Delivery| {
+        tell.lock().unwrap().take().unwrap().send(()).unwrap();
+        async { Ok::<_, tenure::Error>(()) }
+    };
+    assert_eq!(consumer.run(handle).until(told).await.unwrap().completed, 1);
     let queue = MessageQueue::on(&store);
     queue.enqueue("jobs", "confidential", "confidential", None).await.unwrap();
     queue.ack(&queue.dequeue_batch("jobs").await.unwrap().unwrap().lock_token).await.unwrap();

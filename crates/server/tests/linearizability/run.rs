@@ -20,14 +20,24 @@ const TIMEOUT: &str = "30s";
 /// Items in a produce or in a lease.
 const BATCH: usize = 3;
 
+/// How often a seed is run while the store stalls.
+const RUNS: usize = 5;
+
 /// Runs a seed on a queue of its own. Returns the history, in the order in which the calls began, and the number of the
 /// queue's partitions.
+///
+/// A run in which the server gave up a lease before it had looked for items says nothing, and is repeated.
 pub(crate) fn run(server: &Server, seed: u64) -> (Vec<Operation>, usize) {
+    let runs = (0..RUNS).find_map(|run| run_once(server, seed, &format!("seed-{seed}-{run}")));
+    runs.unwrap_or_else(|| panic!("seed {seed}: the store did not answer a lease in time in {RUNS} runs"))
+}
+
+/// None when the store did not answer in time.
+fn run_once(server: &Server, seed: u64, queue: &str) -> Option<(Vec<Operation>, usize)> {
     let partitions = match seed % 5 {
         0 => 2,
         _ => 1,
     };
-    let queue = format!("seed-{seed}");
     let settings = json!({
         "queue_name": queue, "lease_timeout": LEASE, "expire_timeout": "10000h", "requested_partitions": partitions,
     });
@@ -39,14 +49,14 @@ pub(crate) fn run(server: &Server, seed: u64) -> (Vec<Operation>, usize) {
     let count = 3 + seed % 2;
     let mut history: Vec<Operation> = std::thread::scope(|scope| {
         let work = |n: u64| {
-            let mut client = Client::new(server, &queue, n.to_string(), seed * 10 + n, &hands);
+            let mut client = Client::new(server, queue, n.to_string(), seed * 10 + n, &hands);
             (0..CALLS / count).for_each(|_| client.act());
             client.history
         };
         let clients: Vec<_> = (1..=count).map(|n| scope.spawn(move || work(n))).collect();
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     });
-    let mut last = Client::new(server, &queue, "last".to_owned(), seed * 10, &hands);
+    let mut last = Client::new(server, queue, "last".to_owned(), seed * 10, &hands);
     last.clear_up();
     history.extend(last.history);
     // Those who move the clock look at every queue there is.
@@ -54,7 +64,8 @@ pub(crate) fn run(server: &Server, seed: u64) -> (Vec<Operation>, usize) {
     let deleted = connection.call("queues.delete", &json!({ "queue_name": queue })).unwrap();
     assert_eq!(deleted.0, 200, "{deleted:?}");
     history.sort_by_key(|operation| operation.began);
-    (history, partitions)
+    let stalled = hands.into_inner().unwrap().stalled;
+    (!stalled).then_some((history, partitions))
 }
 
 /// What the clients of a run have leased. Anybody may end any lease, and does.
@@ -64,6 +75,8 @@ struct Hands {
     held: Vec<(usize, Vec<String>)>,
     /// Ids that somebody has used, with their partition.
     used: Vec<(usize, String)>,
+    /// Whether the server gave up a lease before it had looked for items.
+    stalled: bool,
 }
 
 impl Hands {
@@ -191,8 +204,10 @@ impl<'a> Client<'a> {
             let began = self.server.now();
             let answer = match self.connection.call("queue.lease", &request).unwrap() {
                 (200, body) => leased(&body),
-                (454, body) if body["message"].as_str().is_some_and(|why| why.starts_with("request timeout")) => {
-                    Answer::Empty
+                (454, body) if says(&body, "no items are in the queue") => Answer::Empty,
+                (454, body) if says(&body, "the store did not answer in time") => {
+                    self.hands.lock().unwrap().stalled = true;
+                    return false;
                 }
                 (code, body) => panic!("{}: a lease was answered {code} {body}", self.queue),
             };
@@ -222,6 +237,10 @@ impl<'a> Client<'a> {
         }
         while self.lease() {}
     }
+}
+
+fn says(body: &Value, what: &str) -> bool {
+    body["message"].as_str().is_some_and(|message| message.contains(what))
 }
 
 fn leased(body: &Value) -> Answer {

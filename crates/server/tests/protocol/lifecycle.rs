@@ -313,10 +313,10 @@ pub(crate) async fn a_backlog_of_expired_items_does_not_hold_up_fresh_ones(backe
     let server = place.start(&[]);
     let api = &server.api();
     let dead = api.plain_queue().await;
-    let settings = json!({ "expire_timeout": "3s", "lease_timeout": "1s", "dead_queue": dead });
+    let settings = json!({ "expire_timeout": "10s", "lease_timeout": "10s", "dead_queue": dead });
     let queue = api.queue(&settings).await;
     api.produce_numbers(&queue, BACKLOG).await;
-    tokio::time::sleep(std::time::Duration::from_millis(3100)).await;
+    tokio::time::sleep(std::time::Duration::from_millis(10_100)).await;
     // Each lease is answered in its time, with what is fresh, while the backlog is being buried.
     for n in 0..5 {
         let fresh = format!("fresh {n}");

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::support::api::{Api, Connection, JSON, refusal, request};
@@ -291,23 +292,27 @@ type Deliveries = Vec<Vec<(i64, String, i64, String)>>;
 
 /// Leases until so many items have been delivered to all together.
 async fn drain(apis: &[Api], queue: &str, count: usize) -> Deliveries {
-    let delivered = Arc::new(Mutex::new(0));
+    let delivered = watch::Sender::new(0);
     let mut consumers = JoinSet::new();
     for (n, api) in apis.iter().enumerate() {
         let (api, queue, delivered) = (api.clone(), queue.to_owned(), delivered.clone());
         consumers.spawn(async move {
             let mut mine = Vec::new();
-            while *delivered.lock().unwrap() < count {
+            let mut all = delivered.subscribe();
+            loop {
                 let mut request = lease_request(&queue, &format!("consumer-{n}"), 7);
                 // Long enough that none ends with items on their way, which would then come out of order.
-                request["request_timeout"] = "3s".into();
-                let (status, answer) = api.call("queue.lease", &request).await;
+                request["request_timeout"] = "30s".into();
+                let (status, answer) = tokio::select! {
+                    answer = api.call("queue.lease", &request) => answer,
+                    _ = all.wait_for(|delivered| *delivered >= count) => break,
+                };
                 if status == 454 {
                     continue;
                 }
                 assert_eq!(status, 200, "{answer}");
                 let lease = Lease::of(&answer);
-                *delivered.lock().unwrap() += lease.items.len();
+                delivered.send_modify(|delivered| *delivered += lease.items.len());
                 for item in &lease.items {
                     mine.push((lease.partition, text(item, "id"), number(item, "attempts"), payload(item)));
                 }
@@ -413,7 +418,7 @@ pub(crate) async fn calls_are_answered_in_time_while_another_process_holds_the_w
     while let Some(called) = calls.join_next().await {
         let (rpc, code, reply, took) = called.unwrap();
         assert_eq!(code, 454, "{rpc}: {reply}");
-        assert!(took < Duration::from_secs(4), "{rpc} took {took:?}");
+        assert!(took < Duration::from_secs(8), "{rpc} took {took:?}");
     }
     other.execute_batch("commit").unwrap();
     api.produce(&queue, &["stored"]).await;

@@ -260,15 +260,17 @@ pub async fn a_resting_key_is_delivered_on_time(h: &Harness) {
     // The clock that runs, as in production: a claim that waits must know when to look by itself.
     let store = if h.another().await.is_some() { Store::connect(&h.dsn).await.unwrap() } else { return };
     let claim = || store.claim_key(&queue.lanes, None, None, Duration::from_secs(10));
+    let mut late = Vec::new();
     for _ in 0..5 {
         let batch = claim().await.unwrap().unwrap();
         store.key_release(batch.token, Duration::from_millis(100), None).await.unwrap();
         let rested = std::time::Instant::now();
         let again = claim().await.unwrap().unwrap();
-        let late = rested.elapsed().saturating_sub(Duration::from_millis(100));
-        assert!(late < Duration::from_millis(400), "polled, not awaited: {late:?} late");
+        late.push(rested.elapsed().saturating_sub(Duration::from_millis(100)));
         store.key_release(again.token, Duration::ZERO, None).await.unwrap();
     }
+    // A poll comes after 0.75 to 1 s, so polls would make every round late. A busy machine makes some late.
+    assert!(late.iter().min().is_some_and(|least| *least < Duration::from_millis(400)), "polled, not awaited: {late:?}");
 }
 
 pub async fn a_delay_that_no_database_can_hold_is_refused_and_leaves_the_key_held(h: &Harness) {

@@ -1,3 +1,6 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 use crate::{Due, Place};
 
@@ -96,14 +99,17 @@ pub async fn a_message_is_not_handed_over_past_one_that_another_process_made_rea
 
 pub async fn messages_handed_one_by_one_are_delivered_once_each(h: &Harness) {
     let queue = h.queue_with(Settings { partitions: 2, ..Settings::default() }).await;
+    let all_enqueued = Arc::new(AtomicBool::new(false));
     let consumers = (0..4).map(|_| {
-        let (store, queue) = (h.store.clone(), queue.clone());
+        let (store, queue, all_enqueued) = (h.store.clone(), queue.clone(), all_enqueued.clone());
         tokio::spawn(async move {
             let mut got = Vec::new();
             loop {
+                // Read before the claim: one that then finds nothing is the last.
+                let last = all_enqueued.load(Ordering::SeqCst);
                 let claim = Claim { wait: Duration::from_millis(300), ..Claim::from_queue(&queue, 2) };
                 let messages = store.claim(claim).await.unwrap();
-                if messages.is_empty() {
+                if messages.is_empty() && last {
                     return got;
                 }
                 let fences: Vec<_> = messages.iter().map(Message::fence).collect();
@@ -116,6 +122,7 @@ pub async fn messages_handed_one_by_one_are_delivered_once_each(h: &Harness) {
     for n in 0..200 {
         h.put(&queue, &n.to_string()).await;
     }
+    all_enqueued.store(true, Ordering::SeqCst);
     let mut got = Vec::new();
     for consumer in consumers {
         got.extend(consumer.await.unwrap());
@@ -132,6 +139,8 @@ pub async fn waiting_claims_share_fairly(h: &Harness) {
     for _ in 0..5 {
         tasks.push(waiting(h, patient(&queue, 10)).await);
     }
+    // A claim that has not looked for messages yet would not share.
+    tokio::time::sleep(Duration::from_millis(500)).await;
     h.store.enqueue(&queue, None, numbered(10)).await.unwrap();
     for task in tasks {
         assert_eq!(task.await.unwrap().len(), 2);
@@ -158,7 +167,7 @@ pub async fn another_process_wakes_a_waiting_claim(h: &Harness) {
     let started = std::time::Instant::now();
     other.enqueue(&queue, None, numbered(1)).await.unwrap();
     assert_eq!(task.await.unwrap().len(), 1);
-    assert!(started.elapsed() < Duration::from_millis(700), "{:?}", started.elapsed());
+    assert!(started.elapsed() < LONG / 2, "{:?}", started.elapsed());
 }
 
 pub async fn a_waiting_key_claim_gets_a_key_as_soon_as_one_is_free(h: &Harness) {

@@ -24,14 +24,22 @@ pub(crate) async fn postgres() -> Harness {
     Harness::open(format!("{}?schema={}&pool_size=5", postgres_dsn(), unique())).await
 }
 
-/// A store in a file of its own, removed when the test process ends by the system's own clean-up of the folder.
+/// A store in a file of its own.
 #[allow(dead_code)]
 pub(crate) async fn file(scheme: &str) -> Harness {
-    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("stores");
-    std::fs::create_dir_all(&folder).expect("the target folder can be written");
+    file_with(scheme, "").await
+}
+
+/// A store in a file of its own, with options behind its path. The file is in the folder in memory that `cargo xtask test`
+/// names, because Turso always waits for the disk, which may stall for seconds.
+#[allow(dead_code)]
+pub(crate) async fn file_with(scheme: &str, options: &str) -> Harness {
+    let in_memory = std::env::var_os("TENURE_TEST_FILES").map(std::path::PathBuf::from);
+    let folder = in_memory.unwrap_or_else(|| std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("stores"));
+    std::fs::create_dir_all(&folder).expect("the folder for stores can be written");
     let path = folder.join(format!("{}.db", unique()));
     for suffix in ["", "-wal", "-shm"] {
         std::fs::remove_file(format!("{}{suffix}", path.display())).ok();
     }
-    Harness::open(format!("{scheme}{}", path.display())).await
+    Harness::open(format!("{scheme}{}{options}", path.display())).await
 }

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use tenure_store::Fence;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +18,8 @@ use crate::types::InTransaction;
 /// The longest time between two looks at the leases. The shortest lease that a loop accepts on its own, 100 ms, is looked at
 /// eight times in its length.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How many extensions run at once. While all leases are equally long, no lease is in more than two, and two is the most.
+const EXTENSIONS: usize = 4;
 /// How often the database is asked whether the messages that handlers work on are still theirs, so that a handler learns within
 /// a second that its message was deleted. Handlers that take less time cost no statement.
 const CHECK_EVERY: Duration = Duration::from_millis(400);
@@ -35,6 +39,8 @@ pub(super) struct Keeper {
     kernel: tenure_store::Store,
     leases: Mutex<HashMap<u64, Kept>>,
     next: AtomicU64,
+    /// Wakes the loop that looks, when a lease needs its first look sooner than [`LOOK_EVERY`].
+    short: Notify,
 }
 
 struct Kept {
@@ -46,13 +52,29 @@ struct Kept {
     until: Instant,
     lost: CancellationToken,
     working: Option<Working>,
+    /// When the last extension for it began; none: none runs, or one has been answered since.
+    extending_since: Option<Instant>,
 }
 
 impl Kept {
-    /// A lease with less than this left is given up: it may end before the next look, and clocks drift.
-    fn margin(&self) -> Duration {
-        self.lease / 4
+    /// When the lease is given up unless it was extended: it may end before the next look after that, and clocks drift.
+    fn given_up_at(&self) -> Instant {
+        self.until - self.lease / 4
     }
+
+    /// Whether it is to be extended: less than five eighths of it are left, and no extension runs for it, or one that has not
+    /// been answered for a quarter of a lease.
+    fn is_due(&self, now: Instant) -> bool {
+        self.until <= now + self.lease * 5 / 8 && self.extending_since.is_none_or(|since| now >= since + self.lease / 4)
+    }
+}
+
+/// Leases that one extension is asked for.
+struct Due {
+    /// Ticket, lease, and by how much it is extended.
+    leases: Vec<(u64, Leased, Duration)>,
+    /// All of them have been given up at this time, unless another extension has kept them.
+    useless_at: Instant,
 }
 
 /// The message that a handler works on, or has worked on last.
@@ -74,7 +96,7 @@ impl Working {
 
 impl Keeper {
     pub(super) fn new(kernel: &tenure_store::Store) -> Self {
-        Keeper { kernel: kernel.clone(), leases: Mutex::default(), next: AtomicU64::new(0) }
+        Keeper { kernel: kernel.clone(), leases: Mutex::default(), next: AtomicU64::new(0), short: Notify::new() }
     }
 
     fn leases(&self) -> MutexGuard<'_, HashMap<u64, Kept>> {
@@ -84,8 +106,12 @@ impl Keeper {
     /// Keeps a lease of this length that was asked for at this moment.
     pub(super) fn add(&self, what: Leased, asked: Instant, lease: Duration) -> u64 {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        let kept = Kept { what, lease, until: asked + lease, lost: CancellationToken::new(), working: None };
+        let (until, lost) = (asked + lease, CancellationToken::new());
+        let kept = Kept { what, lease, until, lost, working: None, extending_since: None };
         self.leases().insert(ticket, kept);
+        if lease / 8 < LOOK_EVERY {
+            self.short.notify_one();
+        }
         ticket
     }
 
@@ -99,7 +125,7 @@ impl Keeper {
         let mut leases = self.leases();
         let now = Instant::now();
         let kept = leases.get_mut(&ticket)?;
-        if kept.lost.is_cancelled() || kept.until <= now + kept.margin() {
+        if kept.lost.is_cancelled() || kept.given_up_at() <= now {
             return None;
         }
         if let Leased::Key { seen, .. } = &mut kept.what {
@@ -144,24 +170,38 @@ impl Keeper {
     }
 
     /// Looks eight times in a lease: extends by half a lease what has less than five eighths of one left, and gives up what
-    /// has less than a quarter. A look never waits for an extension, so that handlers are told in time.
+    /// has less than a quarter. A look never waits for an extension, so that handlers are told in time. An extension is not
+    /// dropped because it is slow, because the database may have carried it out: another one is asked for beside it.
     async fn keep(&self) {
-        let mut extension: Option<BoxFuture<'_, ()>> = None;
+        let mut extensions = FuturesUnordered::new();
+        let mut last_began: Option<Instant> = None;
+        let mut next = Instant::now();
         loop {
-            let shortest = self.leases().values().map(|kept| kept.lease).min();
-            let tick = shortest.map_or(LOOK_EVERY, |lease| lease / 8);
-            let next = Instant::now() + tick.min(LOOK_EVERY);
-            let due = self.look();
-            if extension.is_none() && !due.is_empty() {
-                extension = Some(self.extend_in_time(due, 2 * tick).boxed());
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => {}
+                () = self.short.notified() => {
+                    next = next.min(Instant::now() + self.tick());
+                    continue;
+                }
+                Some(()) = extensions.next(), if !extensions.is_empty() => continue,
             }
-            while let Some(extending) = &mut extension
-                && tokio::time::timeout_at(next, extending).await.is_ok()
+            let (now, tick) = (Instant::now(), self.tick());
+            next = now + tick.min(LOOK_EVERY);
+            self.give_up(now);
+            // What comes due meanwhile shares the next statement, so that a slow database is not asked at every look.
+            let apart = last_began.is_none_or(|began| now >= began + 2 * tick);
+            if (extensions.is_empty() || apart && extensions.len() < EXTENSIONS)
+                && let Some(due) = self.take_due(now)
             {
-                extension = None;
+                last_began = Some(now);
+                extensions.push(self.extend_in_time(due));
             }
-            tokio::time::sleep_until(next).await;
         }
+    }
+
+    /// An eighth of the shortest lease.
+    fn tick(&self) -> Duration {
+        self.leases().values().map(|kept| kept.lease).min().map_or(LOOK_EVERY, |lease| lease / 8)
     }
 
     /// Asks from time to time whether the messages that handlers work on are still there, and tells the handlers of those that
@@ -206,29 +246,41 @@ impl Keeper {
         }
     }
 
-    /// Gives up leases that may end before the next look; those that must be extended.
-    fn look(&self) -> Vec<(u64, Leased, Duration)> {
-        let now = Instant::now();
-        let mut due = Vec::new();
-        for (ticket, kept) in self.leases().iter().filter(|(_, kept)| !kept.lost.is_cancelled()) {
-            if kept.until <= now + kept.margin() {
-                kept.lost.cancel();
-            } else if kept.until <= now + kept.lease * 5 / 8 {
-                due.push((*ticket, kept.what, kept.lease / 2));
-            }
+    /// Gives up leases that may end before the next look.
+    fn give_up(&self, now: Instant) {
+        for kept in self.leases().values().filter(|kept| kept.given_up_at() <= now) {
+            kept.lost.cancel();
         }
-        due
+    }
+
+    /// The leases that must be extended now, which count as being extended from now on.
+    fn take_due(&self, now: Instant) -> Option<Due> {
+        let mut leases = self.leases();
+        let due = leases.iter_mut().filter(|(_, kept)| !kept.lost.is_cancelled() && kept.is_due(now));
+        let (leases, given_up): (Vec<_>, Vec<_>) = due
+            .map(|(ticket, kept)| {
+                kept.extending_since = Some(now);
+                ((*ticket, kept.what, kept.lease / 2), kept.given_up_at())
+            })
+            .unzip();
+        Some(Due { leases, useless_at: given_up.into_iter().max()? })
     }
 
     /// One statement extends by one length; there are several after a change of the queue's setting.
-    async fn extend_in_time(&self, due: Vec<(u64, Leased, Duration)>, limit: Duration) {
+    async fn extend_in_time(&self, due: Due) {
         let mut by_length: HashMap<Duration, Vec<(u64, Leased)>> = HashMap::new();
-        for (ticket, what, extra) in &due {
+        for (ticket, what, extra) in &due.leases {
             by_length.entry(*extra).or_default().push((*ticket, *what));
         }
         let extensions = join_all(by_length.iter().map(|(extra, leases)| self.extend(leases, *extra)));
-        if tokio::time::timeout(limit, extensions).await.is_err() {
-            tracing::warn!(leases = due.len(), "could not extend leases in time; trying again");
+        if tokio::time::timeout_at(due.useless_at, extensions).await.is_err() {
+            tracing::warn!(leases = due.leases.len(), "could not extend leases in time");
+        }
+        let mut leases = self.leases();
+        for (ticket, ..) in &due.leases {
+            if let Some(kept) = leases.get_mut(ticket) {
+                kept.extending_since = None;
+            }
         }
     }
 
@@ -305,7 +357,8 @@ mod tests {
                 lost,
                 "asked for {asked_before} ms ago"
             );
-            assert_eq!(keeper.look().len() == 1, extended, "asked for {asked_before} ms ago");
+            keeper.give_up(Instant::now());
+            assert_eq!(keeper.take_due(Instant::now()).is_some(), extended, "asked for {asked_before} ms ago");
             assert_eq!(keeper.leases()[&ticket].lost.is_cancelled(), lost, "asked for {asked_before} ms ago");
         }
     }
@@ -318,9 +371,50 @@ mod tests {
         for (id, lease) in [(1, LEASE), (2, LEASE / 2)] {
             keeper.add(Leased::Message(fence(id)), Instant::now() - lease / 2, lease);
         }
-        keeper.extend_in_time(keeper.look(), LEASE).await;
+        keeper.extend_in_time(keeper.take_due(Instant::now()).unwrap()).await;
         // No such messages exist: the extension of each says that its lease is lost.
         assert!(keeper.leases().values().all(|kept| kept.lost.is_cancelled()));
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_extended_again_beside_an_extension_that_is_not_answered() {
+        let (keeper, _) = keeper(3100).await;
+        let now = Instant::now();
+        let due = keeper.take_due(now).unwrap();
+        assert!(due.useless_at > now + LEASE / 4, "the answer may come until the lease is given up");
+        assert!(keeper.take_due(now + LEASE / 5).is_none());
+        assert!(keeper.take_due(now + LEASE / 4).is_some());
+        // The answer of either ends the wait for both. The store has no tables: the answer is an error, and the next look asks again.
+        keeper.extend_in_time(due).await;
+        assert!(keeper.take_due(now + LEASE / 5).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_short_lease_is_given_up_in_time_although_the_keeper_was_idle() {
+        let store = tenure_store::Store::connect(":memory:").await.unwrap();
+        let (lease, mut taken) = (LOOK_EVERY * 2 / 5, Vec::new());
+        // A busy machine is late in some rounds, and adds the lease too late in others.
+        for _ in 0..50 {
+            let keeper = Arc::new(Keeper::new(&store));
+            let keeping = tokio::spawn({
+                let keeper = keeper.clone();
+                async move { keeper.keep().await }
+            });
+            let began = Instant::now();
+            tokio::time::sleep(LOOK_EVERY / 20).await;
+            let asked = Instant::now();
+            let ticket = keeper.add(Leased::Message(fence(1)), asked, lease);
+            let lost = keeper.leases()[&ticket].lost.clone();
+            lost.cancelled().await;
+            let took = asked.elapsed();
+            keeping.abort();
+            // Without the wake-up the keeper looks again as long after its first look as it may.
+            if asked - began < LOOK_EVERY / 5 && took < lease {
+                return;
+            }
+            taken.push(took);
+        }
+        panic!("given up after {taken:?}");
     }
 
     #[tokio::test]
@@ -328,7 +422,7 @@ mod tests {
         let (keeper, ticket) = keeper(0).await;
         keeper.lose_all();
         assert!(keeper.hand_out(ticket, fence(1), &InTransaction::default()).is_none());
-        assert!(keeper.look().is_empty());
+        assert!(keeper.take_due(Instant::now()).is_none());
     }
 
     #[tokio::test]
