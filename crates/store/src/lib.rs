@@ -48,6 +48,7 @@ mod db;
 mod dsn;
 mod error;
 mod migrate;
+mod news;
 mod offer;
 mod ops;
 mod receipt;

@@ -18,6 +18,7 @@ use crate::cursor::Cursor;
 use crate::db::Db;
 use crate::db::postgres::Postgres;
 use crate::error::Kind;
+use crate::news::{self, News, Outbox, Topic};
 use crate::offer::Offer;
 use crate::types::{Micros, WorkFilter};
 
@@ -32,16 +33,8 @@ const WATCH_EVERY: Duration = Duration::from_millis(4);
 pub(crate) const POLL_EVERY: Duration = Duration::from_secs(1);
 /// The same while the listening connection is down.
 const POLL_DEAF: Duration = Duration::from_millis(200);
-/// PostgreSQL takes less than 8000 bytes.
-const PAYLOAD_MAX: usize = 7500;
-
 /// From how many held turns on those that were never ended are looked for.
 const MANY_TURNS: usize = 1024;
-
-/// Topics other than lanes, which have positive numbers: turns, activities, activities of sessions.
-const TURNS: i64 = -1;
-const WORK: i64 = -2;
-const SESSIONS: i64 = -3;
 
 /// What the parts of a store share: the database, the clock, what is known about lanes, and who waits for them.
 pub(crate) struct Hub {
@@ -58,7 +51,7 @@ pub(crate) struct Hub {
     /// Claimers that wait, so that watching costs nothing while nobody does.
     waiting: AtomicUsize,
     someone_waits: Notify,
-    outbox: Mutex<HashMap<i64, i64>>,
+    outbox: Mutex<Outbox>,
     outbox_filled: Notify,
     /// Whether the listening connection is up, and whether it has been lost.
     listens: AtomicBool,
@@ -176,34 +169,40 @@ impl Hub {
     /// A message without a key became ready at this position, by a commit of this process.
     pub(crate) fn ready(&self, lane: i64, id: i64) {
         self.ready_here(lane, |state| state.cursor.lower(id));
-        self.tell_others(lane, id);
+        self.tell_others(Topic::Lane(lane), News::ready_at(id));
     }
 
-    /// A message with a key became ready, or a key became free.
+    /// A key can be leased that was held or had no messages.
+    pub(crate) fn key_is_free(&self, lane: i64) {
+        self.key_ready_here(lane);
+        self.tell_others(Topic::Lane(lane), News::anywhere());
+    }
+
+    /// A message with a key became ready.
     pub(crate) fn ready_key(&self, lane: i64, id: i64) {
         self.key_ready_here(lane);
-        self.tell_others(lane, id);
+        self.tell_others(Topic::Lane(lane), News::ready_at(id));
     }
 
-    fn tell_others(&self, lane: i64, id: i64) {
+    fn tell_others(&self, topic: Topic, news: News) {
         if matches!(self.db, Db::Postgres(_)) {
-            let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
-            outbox.entry(lane).and_modify(|least| *least = id.min(*least)).or_insert(id);
-            drop(outbox);
+            self.outbox.lock().unwrap_or_else(PoisonError::into_inner).add(topic, news);
             self.outbox_filled.notify_one();
         }
     }
 
-    /// Something may have become ready somewhere in this lane.
+    /// Something may have become ready somewhere in this lane, with a key or without.
     pub(crate) fn ready_somewhere(&self, lane: i64) {
         self.ready_here(lane, |state| state.cursor.rewind());
-        self.ready_key(lane, i64::MAX);
+        self.key_ready_here(lane);
+        self.tell_others(Topic::Lane(lane), News::anywhere());
     }
 
-    /// A message of this lane will be ready later: whoever waits must look up when.
+    /// A message of this lane will be ready later: claims that wait must look up when.
     pub(crate) fn due(&self, lane: i64) {
         self.ready_here(lane, |state| state.due_known_until = Micros::MIN);
-        self.ready_key(lane, i64::MAX);
+        self.key_ready_here(lane);
+        self.tell_others(Topic::Lane(lane), News::anywhere());
     }
 
     fn key_ready_here(&self, lane: i64) {
@@ -231,13 +230,13 @@ impl Hub {
             return;
         }
         self.turns.ring(|_| true);
-        self.tell_others(TURNS, 0);
+        self.tell_others(Topic::Turns, News::anywhere());
     }
 
     /// A message will be seen after `delay`.
     pub(crate) fn turn_later(&self, delay: Duration) {
         self.turns.expect(delay);
-        self.tell_others(TURNS, 0);
+        self.tell_others(Topic::Turns, News::anywhere());
     }
 
     /// This process holds an instance.
@@ -272,7 +271,7 @@ impl Hub {
         } else {
             self.work.ring(|(filter, _)| filter.accepts(tag));
         }
-        self.tell_others(if session { SESSIONS } else { WORK }, 0);
+        self.tell_others(if session { Topic::Sessions } else { Topic::Work }, News::anywhere());
     }
 
     /// An activity was given back, for now or for later.
@@ -282,7 +281,7 @@ impl Hub {
         } else {
             self.work.expect(delay);
         }
-        self.tell_others(SESSIONS, 0);
+        self.tell_others(Topic::Sessions, News::anywhere());
     }
 
     /// Anything may have happened anywhere: look everywhere.
@@ -382,21 +381,6 @@ pub(crate) fn channel(schema: &str) -> String {
         .collect()
 }
 
-/// `sender lane:position lane:position …`
-pub(crate) fn payload(me: u64, ready: &HashMap<i64, i64>) -> Vec<String> {
-    let mut payloads = vec![format!("{me:x}")];
-    for (lane, id) in ready {
-        let part = format!(" {lane}:{id}");
-        if payloads.last().is_some_and(|payload| payload.len() + part.len() > PAYLOAD_MAX) {
-            payloads.push(format!("{me:x}"));
-        }
-        if let Some(payload) = payloads.last_mut() {
-            payload.push_str(&part);
-        }
-    }
-    payloads
-}
-
 /// Sends what has become ready to the other processes, if there are any: whether somebody else listens is looked up
 /// once a second, and one who begins to listen meanwhile polls anyway.
 async fn notifier(hub: Arc<Hub>, db: Arc<Postgres>) {
@@ -422,7 +406,7 @@ async fn notifier(hub: Arc<Hub>, db: Arc<Postgres>) {
             tokio::time::sleep(NOTIFY_EVERY).await;
             continue;
         }
-        for payload in payload(hub.me, &ready) {
+        for payload in ready.payloads(hub.me) {
             if let Err(error) = db.notify(&channel, &payload).await {
                 // Polling is the truth: others will find the messages within a second.
                 tracing::debug!(%error, "a NOTIFY was lost");
@@ -444,7 +428,7 @@ async fn listener(hub: Arc<Hub>, db: Arc<Postgres>) {
                 hub.deaf.store(false, Ordering::Relaxed);
                 hub.wake_all();
                 while let Some(note) = listener.next().await {
-                    heard(&hub, &note);
+                    news::heard(&note, hub.me).into_iter().for_each(|(topic, news)| heard(&hub, topic, news));
                 }
                 tracing::warn!("the LISTEN connection was lost: polling until it is back");
             }
@@ -462,32 +446,23 @@ async fn listener(hub: Arc<Hub>, db: Arc<Postgres>) {
     }
 }
 
-fn heard(hub: &Hub, note: &str) {
-    let mut parts = note.split(' ');
-    if parts.next() == Some(format!("{:x}", hub.me).as_str()) {
-        return;
-    }
-    for part in parts {
-        let Some((lane, id)) = part.split_once(':') else { continue };
-        if let (Ok(lane), Ok(id)) = (lane.parse(), id.parse()) {
-            match lane {
-                TURNS => hub.turns.ring_chain(),
-                WORK => hub.work.ring_chain(),
-                SESSIONS => {
-                    hub.sessions.store(true, Ordering::Relaxed);
-                    hub.work.ring_all(|_| true);
+fn heard(hub: &Hub, topic: Topic, news: News) {
+    match topic {
+        Topic::Turns => hub.turns.ring_chain(),
+        Topic::Work => hub.work.ring_chain(),
+        Topic::Sessions => {
+            hub.sessions.store(true, Ordering::Relaxed);
+            hub.work.ring_all(|_| true);
+        }
+        Topic::Lane(lane) => {
+            hub.ready_here(lane, |state| {
+                if let Some(lowest) = news.lowest {
+                    state.cursor.lower(lowest);
                 }
-                _ => {}
-            }
-            if lane < 0 {
-                continue;
-            }
-            hub.ready_here(lane, |state| match id {
-                i64::MAX => {
+                if news.anywhere {
                     state.cursor.rewind();
                     state.due_known_until = Micros::MIN;
                 }
-                id => state.cursor.lower(id),
             });
             hub.key_ready_here(lane);
         }
@@ -514,15 +489,6 @@ async fn watcher(hub: Arc<Hub>, db: Arc<crate::db::sqlite::Sqlite>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn payloads_stay_below_the_limit_and_lose_nothing() {
-        let ready: HashMap<i64, i64> = (0..2000).map(|lane| (lane, lane * 1_000_000_007)).collect();
-        let payloads = payload(7, &ready);
-        assert!(payloads.len() > 1 && payloads.iter().all(|payload| payload.len() < 8000));
-        let parts: usize = payloads.iter().map(|payload| payload.split(' ').count() - 1).sum();
-        assert_eq!(parts, 2000);
-    }
 
     #[test]
     fn a_channel_name_fits_whatever_the_schema() {

@@ -31,9 +31,10 @@ use super::guard::Guard;
 use super::{Act, Conn, List};
 use crate::dsn::PostgresDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlstate};
+use crate::news::Outbox;
 use crate::sql::{Statement, conditions, highest_parameter, rendered, without};
 use crate::value::{Column, Row, Value};
-use crate::wake::{channel, payload};
+use crate::wake::channel;
 
 /// How much longer a statement's answer is waited for here than at the server, whose answer says more.
 const GRACE: Duration = Duration::from_secs(3);
@@ -121,9 +122,9 @@ impl Postgres {
     }
 
     /// Says in a transaction what will be ready when it commits. The sender 0 is nobody: this process listens too.
-    pub(crate) async fn notify_in(&self, client: &Client, ready: &HashMap<i64, i64>) -> Result<()> {
+    pub(crate) async fn notify_in(&self, client: &Client, ready: &Outbox) -> Result<()> {
         let channel = channel(&self.schema);
-        for payload in payload(0, ready) {
+        for payload in ready.payloads(0) {
             let params: [(&(dyn ToSql + Sync), Type); 2] = [(&channel, Type::TEXT), (&payload, Type::TEXT)];
             let notify = client.query_typed("select pg_notify($1, $2)", &params);
             answer(self.limit, notify).await.map_err(error_of)?;

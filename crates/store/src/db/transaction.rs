@@ -6,8 +6,6 @@
 //! A queue that was deleted and created anew is looked up after the first refusal, outside of the transaction that was
 //! refused: what the caller does next goes into the new one.
 
-use std::collections::HashMap;
-
 use super::postgres::Postgres;
 #[cfg(feature = "sqlite")]
 use super::sqlite::Sqlite;
@@ -15,6 +13,7 @@ use super::{Conn, Db};
 #[cfg(any(feature = "sqlite", feature = "turso"))]
 use crate::error::Error;
 use crate::error::{Kind, Result};
+use crate::news::{News, Outbox, Topic};
 use crate::ops::enqueue::{Entry, enqueue};
 use crate::ops::finish::{Finish, Verb, finish};
 #[cfg(feature = "sqlite")]
@@ -146,11 +145,11 @@ fn completions(fences: &[Fence]) -> Vec<Finish> {
 }
 
 /// The least position that becomes ready in each lane; the greatest there is stands for "look everywhere".
-fn ready(entries: &[Entry], answers: &[Enqueued]) -> HashMap<i64, i64> {
-    let mut ready = HashMap::new();
+fn ready(entries: &[Entry], answers: &[Enqueued]) -> Outbox {
+    let mut ready = Outbox::default();
     for (entry, answer) in entries.iter().zip(answers).filter(|(_, answer)| !answer.duplicate) {
-        let position = if answer.due_at.is_some() { i64::MAX } else { answer.id };
-        ready.entry(entry.lane).and_modify(|least: &mut i64| *least = position.min(*least)).or_insert(position);
+        let news = if answer.due_at.is_some() { News::anywhere() } else { News::ready_at(answer.id) };
+        ready.add(Topic::Lane(entry.lane), news);
     }
     ready
 }

@@ -195,7 +195,7 @@ impl Shared {
     /// Wakes claims that wait for a key of this lane; none: the lease was no longer held.
     fn key_is_free(&self, lane: Option<i64>) -> Answer {
         let Some(lane) = lane else { return Answer::Lost };
-        self.hub.ready_key(lane, i64::MAX);
+        self.hub.key_is_free(lane);
         Answer::Done
     }
 

@@ -167,9 +167,12 @@ impl Store {
         }
     }
 
-    fn freed(&self, freed: &[(i64, i64)]) {
+    fn freed(&self, freed: &[(Option<i64>, i64)]) {
         for (id, lane) in freed {
-            self.ready(*lane, *id);
+            match id {
+                Some(id) => self.ready(*lane, *id),
+                None => self.ready_somewhere(*lane),
+            }
         }
     }
 }
@@ -209,13 +212,12 @@ async fn heartbeat(conn: &mut Conn<'_>, clock: &Clock, ids: &[i64]) -> Result<Ve
     Ok(answers)
 }
 
-/// Releases every lease of a worker: the positions and lanes of its messages, and for a key the greatest position there is,
-/// which means "look everywhere".
-async fn release(conn: &mut Conn<'_>, id: i64) -> Result<Vec<(i64, i64)>> {
+/// Releases every lease of a worker: the positions and lanes of its messages, and for a key its lane alone.
+async fn release(conn: &mut Conn<'_>, id: i64) -> Result<Vec<(Option<i64>, i64)>> {
     let rows = conn.query(WORKER_RELEASE_KEYS, &[Value::Int(id)]).await?;
-    let keys = decode(WORKER_RELEASE_KEYS, &rows, |row| Ok((i64::MAX, row.int()?)))?;
+    let keys = decode(WORKER_RELEASE_KEYS, &rows, |row| Ok((None, row.int()?)))?;
     let rows = conn.query(WORKER_RELEASE, &[Value::Int(id)]).await?;
-    let messages = decode(WORKER_RELEASE, &rows, |row| Ok((row.int()?, row.int()?)))?;
+    let messages = decode(WORKER_RELEASE, &rows, |row| Ok((Some(row.int()?), row.int()?)))?;
     Ok(messages.into_iter().chain(keys).collect())
 }
 
