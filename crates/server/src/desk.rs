@@ -33,7 +33,8 @@ const COUNTED: usize = 10_000;
 const LATE: Duration = Duration::from_millis(250);
 /// How often a queue is looked up again, in case another process has changed or deleted it.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long a desk is kept after its last use: longer than any call takes from its look-up to its first act here.
+/// How long a desk is kept after its last use. A call that meets a closed one is told that the queue is shutting down, so this is
+/// much longer than a call takes from its look-up to its first act here.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// One partition: a lane of one of the stores.

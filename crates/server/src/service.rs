@@ -181,8 +181,17 @@ impl Service {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// The desk of a queue; a queue that this process has not met yet, or not for a while, is looked up.
+    /// The desk of a queue that a call has named; a queue that this process has not met yet, or not for a while, is looked up.
     pub(crate) async fn desk(self: &Arc<Self>, name: &str) -> Answer<Arc<Desk>> {
+        // Under the lock under which idle desks are closed: this one is kept for the call.
+        if let Some(desk) = self.desks().get(name) {
+            desk.used();
+        }
+        self.look_up(name).await
+    }
+
+    /// The same for the service's own looks, which do not count as use.
+    async fn look_up(self: &Arc<Self>, name: &str) -> Answer<Arc<Desk>> {
         if self.is_closing() {
             return Err(Fault::shutting_down());
         }
@@ -197,9 +206,6 @@ impl Service {
             return Err(no_such_queue(name));
         }
         let known = self.desks().get(name).cloned();
-        if let Some(desk) = &known {
-            desk.used();
-        }
         if let Some(desk) = &known
             && !desk.is_check_due()
         {
@@ -330,7 +336,7 @@ impl Service {
         let listed = async { self.stores.home().store().await?.queue_list("", None, COUNTED).await };
         let mut depths = Vec::new();
         for queue in listed.await.unwrap_or_default() {
-            if let Ok(desk) = self.desk(&queue.name).await {
+            if let Ok(desk) = self.look_up(&queue.name).await {
                 depths.push(desk.depth().await);
             }
         }

@@ -17,7 +17,7 @@ use crate::cursor::Leased;
 use crate::db::Conn;
 use crate::error::{Error, Result};
 use crate::offer::Offer;
-use crate::ops::claim::{self, Claimed, Terms, Wanted};
+use crate::ops::claim::{self, Batch, Terms, Wanted};
 use crate::ops::finish::{Finish, Verb, finish, is_one_statement};
 use crate::ops::lifecycle::{ALL, burial};
 use crate::ops::no_lane;
@@ -271,10 +271,8 @@ impl Shared {
                 Err(_) if taken > 0 => return Ok(hands),
                 Err(error) => return Err(error),
             };
-            self.tallies.claimed.add(claimed.len());
-            let burials: Vec<Finish> = claimed.iter().filter_map(|(_, claimed)| burial(claimed)).collect();
-            // Places of workers that are not ready are not used: a claim that met dead messages may have ended early.
-            let ended = claimed.len() < owners.len() && burials.is_empty();
+            self.tallies.claimed.add(claimed.messages.len());
+            let burials: Vec<Finish> = claimed.messages.iter().filter_map(|(_, claimed)| burial(claimed)).collect();
             met += burials.len();
             if met > MET {
                 self.bury_behind(lane, burials);
@@ -283,17 +281,17 @@ impl Shared {
             {
                 tracing::warn!(%error, "dead messages stay leased, and are buried when their lease has run out");
             }
-            for (slot, claimed) in claimed.into_iter().filter(|(_, claimed)| claimed.doomed.is_none()) {
+            for (slot, claimed) in claimed.messages.into_iter().filter(|(_, claimed)| claimed.doomed.is_none()) {
                 hands[owners[slot]].push(claimed.message);
             }
-            if ended {
+            if !claimed.full {
                 return Ok(hands);
             }
         }
     }
 
     /// One claim of one lane, from where its cursor stands, with a place for each message on the terms of its claim.
-    async fn claim(&self, lane: &Lane, slots: Vec<Terms>) -> Result<Vec<(usize, Claimed)>> {
+    async fn claim(&self, lane: &Lane, slots: Vec<Terms>) -> Result<Batch> {
         let hub = &self.hub;
         let began = hub.steady();
         self.prepare(lane).await?;
@@ -307,15 +305,15 @@ impl Shared {
         let claimed = act.await;
         let mut state = lane.state();
         let leased = claimed.as_ref().ok().and_then(|claimed| {
-            let deadlines = claimed
-                .iter()
+            let messages = claimed.messages.iter();
+            let deadlines = messages
                 .map(|(slot, claimed)| hub.deadline(&state, wanted.slots[*slot].lease, claimed.message.leased_until));
             // Claims lease for different times: later ends are expected apart.
             let mut deadlines: BTreeSet<_> = deadlines.collect();
             let deadline = deadlines.pop_first()?;
             deadlines.into_iter().for_each(|deadline| state.cursor.expect(deadline));
-            let (first, last) = (claimed.first()?.1.message.id, claimed.last()?.1.message.id);
-            Some(Leased { first, last, stopped: claimed.len() == wanted.slots.len(), deadline })
+            let (first, last) = (claimed.messages.first()?, claimed.messages.last()?);
+            Some(Leased { first: first.1.message.id, last: last.1.message.id, stopped: claimed.full, deadline })
         });
         state.cursor.end(&scan, leased);
         if scan.full {

@@ -47,6 +47,7 @@ mod cursor;
 mod db;
 mod dsn;
 mod error;
+mod flush;
 mod migrate;
 mod news;
 mod offer;

@@ -1,8 +1,8 @@
--- One complete act: find the first free messages from the cursor on, lock them, lease them, return them. Claims of different
--- workers and with leases of different lengths share it: `$5` and `$6` are the terms, a lease and a worker each (0: the queue's
--- lease, no worker), and `$7` says
--- for each message which terms it is leased on, in order. `slot` is the message's place in `$7`. A worker that is suspended,
--- stopped or unknown leases nothing: its places are left out.
+-- One complete act: find the first free messages from the cursor on, lock them, lease them, return them.
+-- Claims of different workers and with leases of different lengths share it. `$5` and `$6` are the terms, a lease and a worker each
+-- (0: the queue's lease, no worker). `$7` names the terms of each message, in the order in which messages are dealt; `slot` is the
+-- message's place in it. A worker that is suspended, stopped or unknown leases nothing: its places are left out, and
+-- `granted` says how many remain.
 -- The rows are located by ctid, so the plan is right whatever the statistics say. A message that has run out of attempts
 -- or time is leased too, marked doomed, and buried by the caller under its fence; `$4` skips such messages instead, while
 -- this process buries a backlog of them beside its claims (docs/adr/0002).
@@ -22,10 +22,14 @@ with clock as materialized (select {now} as now),
              from unnest($5::bigint[], $6::bigint[]) with ordinality as u (lease, worker, n)
          ) t
          where t.worker is null
-            or exists (select 1 from tenure.worker w where w.id = t.worker and w.status = 'ready')
+            -- Not `exists`, which reads all workers once to look each up: 70 of them, and more while statistics are old.
+            or (select w.status from tenure.worker w where w.id = t.worker) = 'ready'
      ),
      granted as materialized (
-         select count(*) as count, array_agg(t.until) as until, array_agg(t.worker) as worker, array_agg(s.n) as slot
+         select count(*) as count,
+                array_agg(t.until order by s.n) as until,
+                array_agg(t.worker order by s.n) as worker,
+                array_agg(s.n order by s.n) as slot
          from unnest($7::bigint[]) with ordinality as s (terms, n)
          join terms t on t.n = s.terms
      )
@@ -58,4 +62,4 @@ returning
     m.attempts > coalesce(m.max_attempts, (select max_attempts from lane)) as exhausted,
     m.expire_at < (select now from lane) as expired,
     (select keep from lane) as keep,
-    ((select slot from granted))[p.n] as slot
+    ((select slot from granted))[p.n] as slot, (select count from granted) as granted

@@ -1,5 +1,5 @@
--- No row locks: the single writer is the lock. `$5` and `$6` are the terms of most messages, `$7` how many are wanted;
--- `message/assign` then changes those on other terms. Otherwise as for PostgreSQL.
+-- No row locks: the single writer is the lock. No arrays: `$5` and `$6` are the terms of the first message, `$7` how many are
+-- wanted; `message/assign` then changes the messages on other terms. Otherwise as for PostgreSQL.
 with clock as (select {now} as now),
      lane as (
          select c.now, l.max_attempts, l.keep_completed as keep, c.now + coalesce($5, l.lease_us) as until,
@@ -35,4 +35,4 @@ returning
     attempts > coalesce(max_attempts, (select max_attempts from lane)) as exhausted,
     expire_at < (select now from lane) as expired,
     (select keep from lane) as keep,
-    null as slot
+    null as slot, null as granted

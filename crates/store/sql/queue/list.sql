@@ -5,7 +5,9 @@ select
     q.retain_completed_us, q.retain_dead_us, q.tail_on_expiry, q.dedupe_us, q.reference, q.placement,
     q.paused_at, q.created_at, q.updated_at, l.id as lane
 from (
-    select *
+    select
+        id, name, namespace, requested, partitions, lease_us, expire_us, max_attempts, dead_queue, retain_completed_us,
+        retain_dead_us, tail_on_expiry, dedupe_us, reference, placement, paused_at, created_at, updated_at
     from tenure.queue
     where name >= $1
       and (cast($2 as text) is null or namespace = $2)

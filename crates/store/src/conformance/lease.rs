@@ -234,3 +234,29 @@ pub async fn a_claim_that_waits_ends_when_its_queue_is_deleted(h: &Harness) {
     assert_eq!(claimed.unwrap_err().kind(), crate::Kind::NotFound);
     assert_eq!(key.unwrap_err().kind(), crate::Kind::NotFound);
 }
+
+pub async fn merged_claims_are_dealt_messages_one_at_a_time(h: &Harness) {
+    let queue = h.queue().await;
+    let mut workers = Vec::new();
+    for name in ["greedy", "modest", "suspended"] {
+        workers.push(h.store.worker_register(name, None).await.unwrap().id);
+    }
+    h.store.worker_suspend(workers[2]).await.unwrap();
+    let claims: Vec<_> = workers
+        .iter()
+        .zip([10, 1, 10])
+        .map(|(worker, limit)| {
+            let claim = Claim { worker: Some(*worker), wait: Duration::from_secs(20), ..Claim::from_queue(&queue, limit) };
+            let store = h.store.clone();
+            tokio::spawn(async move { store.claim(claim).await })
+        })
+        .collect();
+    // All three wait when two messages come in one batch.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    h.store.enqueue(&queue, None, numbered(2)).await.unwrap();
+    let mut got = Vec::new();
+    for claim in claims.into_iter().take(2) {
+        got.push(claim.await.unwrap().unwrap().len());
+    }
+    assert_eq!(got, [1, 1], "the greedy claim took both, or the suspended one's place was not passed on");
+}

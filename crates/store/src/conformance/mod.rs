@@ -156,6 +156,7 @@ cases! { $
         an_extension_counts_from_the_deadline_or_from_now
         an_extension_keeps_others_away
         claims_of_different_workers_and_lengths_share_statements
+        merged_claims_are_dealt_messages_one_at_a_time
         a_released_message_is_next_again
         a_bad_lease_is_refused
         other_peoples_leases_do_not_hide_what_is_behind_them

@@ -203,15 +203,22 @@ pub async fn an_activity_whose_lease_ran_out_comes_again(h: &Harness) {
 }
 
 pub async fn the_next_activity_comes_with_the_end_of_the_last(h: &Harness) {
-    for id in 1..=2 {
-        h.store.work_enqueue(work(id, None), id).await.unwrap();
+    // It is kept for 10 ms, which a machine that stalls may miss once or twice, and not always.
+    for round in 0..20 {
+        for id in 1..=2 {
+            h.store.work_enqueue(work(2 * round + id, None), 2 * round + id).await.unwrap();
+        }
+        let first = fetch_work(&h.store, None).await.unwrap();
+        assert!(h.store.work_ack(first.token, None, Some(Arc::new(claim(None)))).await.unwrap());
+        let kept = h.store.instance_depths().await.unwrap().1 == 0;
+        let second = fetch_work(&h.store, None).await.unwrap();
+        assert_eq!((second.item.as_str(), second.attempts), (format!("work {}", 2 * round + 2).as_str(), 1));
+        assert!(h.store.work_ack(second.token, None, None).await.unwrap());
+        if kept {
+            return;
+        }
     }
-    let first = fetch_work(&h.store, None).await.unwrap();
-    assert!(h.store.work_ack(first.token, None, Some(Arc::new(claim(None)))).await.unwrap());
-    assert_eq!(h.store.instance_depths().await.unwrap().1, 0, "nobody else can take the second one");
-    let second = fetch_work(&h.store, None).await.unwrap();
-    assert_eq!((second.item.as_str(), second.attempts), ("work 2", 1));
-    assert!(h.store.work_ack(second.token, None, None).await.unwrap());
+    panic!("the next activity was never leased together with the end of the last one");
 }
 
 pub async fn cancelled_activities_are_gone_and_their_holders_learn_it(h: &Harness) {

@@ -46,23 +46,31 @@ pub(crate) struct Wanted {
     pub(crate) skip_doomed: bool,
 }
 
-/// Leases messages of one lane, oldest first. With each the number of its slot: they are used in order, but for those of
-/// workers that are not ready.
-pub(crate) async fn claim(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Vec<(usize, Claimed)>> {
+/// What merged claims got from one lane.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Oldest first, each with the number of its slot. Slots are used in order, but for those of workers that are not ready.
+    pub(crate) messages: Vec<(usize, Claimed)>,
+    /// Whether every slot was used: there may be more messages.
+    pub(crate) full: bool,
+}
+
+/// Leases messages of one lane.
+pub(crate) async fn claim(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Batch> {
     let asked = Some(Instant::now());
-    let mut claimed = match conn.dialect() {
+    let mut leased = match conn.dialect() {
         Dialect::Postgres => claim_together(conn, clock, wanted).await?,
         Dialect::Sqlite => claim_and_assign(conn, clock, wanted).await?,
     };
-    for (slot, Claimed { message, .. }) in &mut claimed {
+    for (slot, Claimed { message, .. }) in &mut leased.messages {
         message.worker = wanted.slots[*slot].worker;
         message.asked = asked;
     }
-    Ok(claimed)
+    Ok(leased)
 }
 
 /// In one statement, which is given the terms as arrays.
-async fn claim_together(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Vec<(usize, Claimed)>> {
+async fn claim_together(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Batch> {
     let mut terms: Vec<Terms> = Vec::new();
     let mut numbers = HashMap::new();
     let slots = wanted.slots.iter().map(|slot| {
@@ -82,18 +90,22 @@ async fn claim_together(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> 
         slots,
     ];
     let rows = conn.query(MESSAGE_CLAIM, &params).await?;
-    let mut claimed = decode(MESSAGE_CLAIM, &rows, |row| {
+    let mut granted = 0;
+    let mut messages = decode(MESSAGE_CLAIM, &rows, |row| {
         let claimed = read(row)?;
         // Arrays count from 1.
         let slot = usize::try_from(row.int()? - 1).unwrap_or(usize::MAX);
+        granted = row.int()?;
         Ok((slot, claimed))
     })?;
-    claimed.sort_unstable_by_key(|(_, claimed)| claimed.message.id);
-    Ok(claimed)
+    messages.sort_unstable_by_key(|(_, claimed)| claimed.message.id);
+    let full = !messages.is_empty() && messages.len() as i64 == granted;
+    Ok(Batch { messages, full })
 }
 
-/// In a transaction, on databases without arrays: all on the terms of the first, then those of the others are changed.
-async fn claim_and_assign(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Vec<(usize, Claimed)>> {
+/// In a transaction, on databases without arrays: all messages on the terms of the first slot, then those on other terms are
+/// changed.
+async fn claim_and_assign(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Batch> {
     let workers: BTreeSet<i64> = wanted.slots.iter().filter_map(|slot| slot.worker).collect();
     let mut ready = BTreeSet::new();
     for worker in workers {
@@ -103,7 +115,7 @@ async fn claim_and_assign(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -
     }
     let is_granted = |slot: &usize| wanted.slots[*slot].worker.is_none_or(|worker| ready.contains(&worker));
     let granted: Vec<usize> = (0..wanted.slots.len()).filter(is_granted).collect();
-    let Some(first) = granted.first().map(|slot| wanted.slots[*slot]) else { return Ok(Vec::new()) };
+    let Some(first) = granted.first().map(|slot| wanted.slots[*slot]) else { return Ok(Batch::default()) };
     let params = [
         clock.value(),
         Value::Int(wanted.lane),
@@ -114,8 +126,9 @@ async fn claim_and_assign(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -
         rows(granted.len()),
     ];
     let found = conn.query(MESSAGE_CLAIM, &params).await?;
-    let mut claimed: Vec<(usize, Claimed)> = granted.into_iter().zip(claimed(MESSAGE_CLAIM, &found)?).collect();
-    for (slot, Claimed { message, .. }) in &mut claimed {
+    let full = found.len() == granted.len();
+    let mut messages: Vec<(usize, Claimed)> = granted.into_iter().zip(claimed(MESSAGE_CLAIM, &found)?).collect();
+    for (slot, Claimed { message, .. }) in &mut messages {
         let Terms { lease, worker } = wanted.slots[*slot];
         if wanted.slots[*slot] != first {
             let params = [Value::Int(message.id), lease.map(micros).into(), worker.into()];
@@ -123,7 +136,7 @@ async fn claim_and_assign(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -
             message.leased_until = row.fields(MESSAGE_ASSIGN.name).int()?;
         }
     }
-    Ok(claimed)
+    Ok(Batch { messages, full })
 }
 
 fn unassigned(id: i64) -> Error {

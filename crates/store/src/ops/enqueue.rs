@@ -7,7 +7,7 @@ use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::queue::check_duration;
-use crate::ops::{check_label, check_text, count_up, stored};
+use crate::ops::{check_label, check_text, count_up, reserve_one, stored};
 use crate::sql::{
     DEDUPE_FIND, DEDUPE_HOLD, DEDUPE_SET, Dialect, LANE_GET, MESSAGE_ENQUEUE, MESSAGE_ENQUEUE_LANES,
     MESSAGE_ENQUEUE_LEASED, MESSAGE_ENQUEUE_ONE, MESSAGE_FIND, MESSAGE_SCHEDULE, Statement,
@@ -203,10 +203,7 @@ pub(crate) async fn enqueue_leased(
     worker: Option<i64>,
 ) -> Result<(Enqueued, Option<Message>)> {
     let NewMessage { payload, expire, max_attempts, kind, encoding, reference, producer, .. } = &entry.message;
-    let id = match conn.dialect() {
-        Dialect::Postgres => Value::Null,
-        Dialect::Sqlite => Value::Int(count_up(conn, Value::Null, 1).await?.0),
-    };
+    let id = reserve_one(conn).await?;
     let params = [
         clock.value(),
         Value::Int(entry.lane),

@@ -18,7 +18,7 @@ use crate::ops::claim::{Claimed, claimed};
 use crate::ops::finish::{Finish, Verb, finish};
 use crate::ops::queue::check_duration;
 use crate::ops::worker::worker_stopped;
-use crate::ops::{count_up, no_lane};
+use crate::ops::{no_lane, reserve_one};
 use crate::receipt::Receipt;
 use crate::sql::*;
 use crate::store::{Shared, Store};
@@ -180,7 +180,7 @@ impl Shared {
                     true => (KEY_DROP, vec![Value::Int(token)]),
                     false => {
                         let delay = Value::Int(micros(delay));
-                        (KEY_DEFER, vec![clock.value(), Value::Int(token), delay, new_token(conn).await?])
+                        (KEY_DEFER, vec![clock.value(), Value::Int(token), delay, reserve_one(conn).await?])
                     }
                 };
                 let Some(row) = conn.query_opt(statement, &params).await? else { return Ok(None) };
@@ -239,7 +239,7 @@ async fn claim_key(
         return Ok(Some(KeyLook::Empty(next)));
     };
     let Some(last) = batch_end(conn, lane, &key).await? else { return Ok(None) };
-    let token = new_token(conn).await?;
+    let token = reserve_one(conn).await?;
     let (lane, length, worker_id) = (Value::Int(lane), Value::Int(lease), Value::from(worker));
     let params = [clock.value(), lane.clone(), key.as_str().into(), length, worker_id.clone(), Value::Int(last), token];
     let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(None) };
@@ -286,14 +286,6 @@ async fn take_over(conn: &mut Conn<'_>, lane: &Value, key: &str, before: i64) ->
     let [lane, key, before] = params;
     conn.execute(KEY_FREE, &[lane, key, before, Value::Int(first)]).await?;
     Ok(())
-}
-
-/// A token for a lease: null on PostgreSQL, where the statement draws it from the sequence.
-async fn new_token(conn: &mut Conn<'_>) -> Result<Value> {
-    match conn.dialect() {
-        Dialect::Postgres => Ok(Value::Null),
-        Dialect::Sqlite => count_up(conn, Value::Null, 1).await.map(|(token, _)| Value::Int(token)),
-    }
 }
 
 /// Buries what has run out of attempts or time, in the same transaction, and passes on the rest.

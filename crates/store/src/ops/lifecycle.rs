@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::clock::Clock;
 use crate::db::{Conn, decode};
-use crate::error::{Result, invalid};
+use crate::error::{Kind, Result, invalid};
 use crate::ops::claim::{Claimed, Doom};
 use crate::ops::finish::{Finish, Finished, Verb, finish};
 use crate::ops::{reserve, rows};
@@ -70,8 +70,12 @@ impl Store {
             let n = n as usize;
             let (lane, walked) = walks[n];
             let next = if seen < STRIDE { 0 } else { last.saturating_add(1) };
-            tended[n] =
-                self.shared().tend_part(lane, walked..last.saturating_add(1), lapsed, doomed).await.map(|()| next);
+            let part = walked..last.saturating_add(1);
+            tended[n] = self.shared().tend_part(lane, part, lapsed, doomed).await.map(|()| next);
+            // The other lanes would each wait for a database that is away.
+            if tended[n].as_ref().is_err_and(|error| error.kind() == Kind::Unavailable) {
+                break;
+            }
         }
         Ok(tended)
     }

@@ -35,6 +35,14 @@ pub(crate) async fn reserve(conn: &mut Conn<'_>, count: usize) -> Result<Column>
     Ok((first..first + count as i64).collect())
 }
 
+/// One fresh id: null on PostgreSQL, where the statement draws it from the sequence.
+pub(crate) async fn reserve_one(conn: &mut Conn<'_>) -> Result<Value> {
+    match conn.dialect() {
+        Dialect::Postgres => Ok(Value::Null),
+        Dialect::Sqlite => count_up(conn, Value::Null, 1).await.map(|(id, _)| Value::Int(id)),
+    }
+}
+
 /// A number of rows for a statement: more than a database can count means all.
 pub(crate) fn rows(limit: usize) -> Value {
     Value::Int(i64::try_from(limit).unwrap_or(i64::MAX))
