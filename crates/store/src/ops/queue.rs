@@ -215,7 +215,8 @@ impl Store {
     /// were lost with it.
     ///
     /// On PostgreSQL it waits up to 10 seconds for open transactions that may have stored messages in the queue; for one that
-    /// is open longer, a task waits as long as this store is open.
+    /// is open longer, a task waits as long as this store is open. A transaction above READ COMMITTED that has called
+    /// `tenure.enqueue` keeps the deletion itself waiting, up to the time limit of statements.
     pub async fn queue_delete(&self, name: &str) -> Result<u64> {
         let owned = name.to_owned();
         let found = self.db().transact(move |conn| {
