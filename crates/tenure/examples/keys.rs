@@ -27,7 +27,7 @@ async fn main() -> tenure::Result<()> {
     queue.ack(&first.lock_token).await?;
     let third = queue.dequeue_batch("orders").await?.expect("order-1 is free again");
     println!("{} again: {} message", third.routing_key, third.messages.len());
-    // Not now: nobody gets this order for a minute.
+    // Not now: no consumer gets this order for a minute.
     queue.abandon(&third.lock_token, Some(60.into())).await?;
     Ok(())
 }

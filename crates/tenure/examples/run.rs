@@ -10,7 +10,7 @@ async fn handle(job: Delivery) -> Result<Outcome, Box<dyn std::error::Error + Se
     let number: u32 = job.json()?;
     tokio::select! {
         () = tokio::time::sleep(Duration::from_millis(20)) => {}
-        // Long work listens: somebody else will get the message.
+        // Long work listens: another consumer will get the message.
         () = job.lease_lost().cancelled() => return Err("the lease was lost".into()),
     }
     match number {
@@ -37,8 +37,12 @@ async fn main() -> tenure::Result<()> {
     let stop = async {
         tokio::select! {
             _ = tokio::signal::ctrl_c() => println!("stopping"),
-            _ = empty => println!("no message is left"),
+            done = empty => {
+                done?;
+                println!("no message is left");
+            }
         }
+        Ok::<_, tenure::Error>(())
     };
     let consumer = Consumer::on(&store, "jobs", "my-host", 2).await?;
     let summary = consumer

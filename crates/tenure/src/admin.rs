@@ -205,7 +205,7 @@ impl Admin {
         self.observer(name).watch("resume_queue", act).await
     }
 
-    /// Deletes a queue that nobody would miss: 1, or 0 when there was none.
+    /// Deletes a queue that is not in use: 1, or 0 when there was none.
     ///
     /// # Errors
     /// `QueueInUse` while it has live messages, or workers heard of within three heartbeats.

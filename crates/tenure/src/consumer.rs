@@ -79,6 +79,11 @@ impl Holdings {
         }
     }
 
+    /// What is remembered of exactly this lease.
+    fn of(&mut self, lease: &Lease) -> Option<&mut Held> {
+        self.held.get_mut(&lease.id).filter(|held| lease.fence == Some(held.fence))
+    }
+
     /// Notes that a message is to end with a transaction of the caller's. If that is rolled back the lease still runs.
     fn may_end(&mut self, id: i64) {
         if let Some(held) = self.held.get_mut(&id) {
@@ -87,7 +92,7 @@ impl Holdings {
     }
 }
 
-/// What the kernel hands out at a time, so that nobody waits long for somebody greedy.
+/// What the kernel hands out at a time, so that no consumer waits long for one that takes much.
 const HAND: usize = 1000;
 
 /// A message under this consumer's lease: the message itself, or its id.
@@ -146,10 +151,10 @@ impl Consumer {
         })
     }
 
-    /// Leases up to the configuration's batch size of messages, for as long as the queue's settings say, oldest first. None when the queue is
-    /// empty or paused, or this consumer is suspended. Messages with keys come through
-    /// [`run`](Consumer::run) and [`MessageQueue`](crate::MessageQueue). When the queue was deleted and created anew, by any process,
-    /// this goes on with the new one within about a second.
+    /// Leases up to the configuration's batch size of messages, for as long as the queue's settings say, oldest first. None when
+    /// the queue is empty or paused, or this consumer is suspended. Messages with keys come through [`run`](Consumer::run) and
+    /// [`MessageQueue`](crate::MessageQueue). When the queue was deleted and created anew, by any process, this continues with the
+    /// new one within about a second.
     ///
     /// # Errors
     /// `WorkerStopped` when this consumer was stopped, `QueueNotFound` when the queue was deleted.
@@ -157,7 +162,7 @@ impl Consumer {
         self.take(self.store.config.default_max_batch_size, None, Duration::ZERO).await
     }
 
-    /// Leases up to `batch_size` messages for a time of one's own; a batch size of 0 answers with none.
+    /// Leases up to `batch_size` messages for a time of the caller's choice; a batch size of 0 answers with none.
     ///
     /// # Errors
     /// `ValidationFailed` for a lock time that is not positive; `WorkerStopped` and `QueueNotFound` as [`dequeue`](Consumer::dequeue).
@@ -212,10 +217,10 @@ impl Consumer {
         wait: Duration,
     ) -> tenure_store::Result<(i64, Vec<Message>)> {
         let (kernel, worker) = (&self.store.kernel, Some(self.worker.id));
-        let claim = |queue: tenure_store::Queue| async move {
+        let claim = |queue: tenure_store::Queue, wait| async move {
             Ok((queue.id, kernel.claim(Claim { lanes: queue.lanes, limit, lease, worker, wait }).await?))
         };
-        self.store.follow(&self.queue, claim).await
+        self.store.follow(&self.queue, wait, claim).await
     }
 
     /// The same for one key.
@@ -225,10 +230,10 @@ impl Consumer {
         wait: Duration,
     ) -> tenure_store::Result<(i64, Option<KeyBatch>)> {
         let (kernel, worker) = (&self.store.kernel, Some(self.worker.id));
-        let claim = |queue: tenure_store::Queue| async move {
+        let claim = |queue: tenure_store::Queue, wait| async move {
             Ok((queue.id, kernel.claim_key(&queue.lanes, lease, worker, wait).await?))
         };
-        self.store.follow(&self.queue, claim).await
+        self.store.follow(&self.queue, wait, claim).await
     }
 
     /// What a claim of this consumer has said.
@@ -245,12 +250,12 @@ impl Consumer {
     /// # Errors
     /// Only the database's own.
     pub async fn archive(&self, message: impl Into<Lease>) -> Result<Option<ArchivedMessage>> {
-        let lease = message.into();
-        let (_, fences) = self.fences(std::iter::once(lease));
+        let leases = self.fenced([message]);
+        let (_, fences) = self.fences(&leases);
         let act = async { Ok(self.store.kernel.archive(&fences).await?) };
         let mut archived = self.observer.watch("archive", act).await?;
         self.observer.count("completed", archived.iter().flatten().count());
-        self.forget([lease]);
+        self.forget(&leases);
         Ok(archived.pop().flatten().map(ArchivedMessage::from))
     }
 
@@ -263,13 +268,13 @@ impl Consumer {
         I: IntoIterator,
         I::Item: Into<Lease>,
     {
-        let leases: Vec<Lease> = messages.into_iter().map(Into::into).collect();
-        let (_, fences) = self.fences(leases.iter().copied());
+        let leases = self.fenced(messages);
+        let (_, fences) = self.fences(&leases);
         let act = async { Ok(self.store.kernel.archive(&fences).await?) };
         let archived = self.observer.watch("archive", act).await?;
         let ids: Vec<i64> = archived.into_iter().flatten().map(|archived| archived.id).collect();
         self.observer.count("completed", ids.len());
-        self.forget(leases);
+        self.forget(&leases);
         Ok(ids)
     }
 
@@ -354,11 +359,11 @@ impl Consumer {
     /// `ValidationFailed` for an extension that is not positive.
     pub async fn extend_visibility(&self, message: impl Into<Lease>, additional: impl Into<Span>) -> Result<bool> {
         let extra = additional.into().positive("the extension")?;
-        let lease = message.into();
-        let (_, fences) = self.fences(std::iter::once(lease));
+        let leases = self.fenced([message]);
+        let (_, fences) = self.fences(&leases);
         let act = async { Ok(self.store.kernel.extend(&fences, extra).await?) };
         let extended = self.observer.watch("extend", act).await?.first().is_some_and(Option::is_some);
-        if extended && let Some(held) = self.held().held.get_mut(&lease.id) {
+        if extended && let Some(held) = self.held().of(&leases[0]) {
             held.until += extra;
         }
         Ok(extended)
@@ -368,13 +373,13 @@ impl Consumer {
     /// completion are one.
     ///
     /// # Errors
-    /// `LeaseLost` when somebody else may be working on it: roll back. `UnsupportedDsn` when the store is not PostgreSQL.
+    /// `LeaseLost` when another consumer may be working on it: roll back. `UnsupportedDsn` when the store is not PostgreSQL.
     pub async fn complete_in_postgres(
         &self,
         transaction: &tokio_postgres::Transaction<'_>,
         message: &QueueMessage,
     ) -> Result<()> {
-        let (_, fences) = self.fences(std::iter::once(message.into()));
+        let (_, fences) = self.fences(&self.fenced([message]));
         let act = async { Ok(self.store.kernel.complete_in_postgres(transaction, &fences).await?) };
         self.only_done(message, &self.observer.watch("complete_in_transaction", act).await?)
     }
@@ -385,7 +390,7 @@ impl Consumer {
     /// As [`complete_in_postgres`](Consumer::complete_in_postgres).
     #[cfg(feature = "sqlite")]
     pub fn complete_in_sqlite(&self, transaction: &rusqlite::Transaction<'_>, message: &QueueMessage) -> Result<()> {
-        let (_, fences) = self.fences(std::iter::once(message.into()));
+        let (_, fences) = self.fences(&self.fenced([message]));
         self.only_done(message, &self.store.kernel.complete_in_sqlite(transaction, &fences)?)
     }
 
@@ -456,11 +461,20 @@ impl Consumer {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fences of those leases that this consumer has, and where in the input each stands.
-    fn fences(&self, leases: impl Iterator<Item = Lease>) -> (Vec<usize>, Vec<Fence>) {
+    /// Leases with their fences: for a bare id, the one under which this consumer holds the message now, if it does.
+    fn fenced(&self, leases: impl IntoIterator<Item: Into<Lease>>) -> Vec<Lease> {
         let held = self.held();
-        let fence = |lease: Lease| lease.fence.or_else(|| held.held.get(&lease.id).map(|held| held.fence));
-        leases.enumerate().filter_map(|(n, lease)| Some((n, fence(lease)?.by(self.worker.id)))).unzip()
+        let fenced = |lease: Lease| {
+            let fence = lease.fence.or_else(|| held.held.get(&lease.id).map(|held| held.fence));
+            Lease { fence, ..lease }
+        };
+        leases.into_iter().map(|lease| fenced(lease.into())).collect()
+    }
+
+    /// The fences of those leases that have one, and where in the input each stands.
+    fn fences(&self, leases: &[Lease]) -> (Vec<usize>, Vec<Fence>) {
+        let places = leases.iter().enumerate();
+        places.filter_map(|(n, lease)| Some((n, lease.fence?.by(self.worker.id)))).unzip()
     }
 
     async fn one(&self, verb: &Verb, lease: Lease) -> Result<bool> {
@@ -469,21 +483,25 @@ impl Consumer {
 
     async fn many(&self, verb: &Verb, leases: Vec<Lease>) -> Result<Vec<bool>> {
         let mut answers = vec![false; leases.len()];
-        let (places, fences) = self.fences(leases.iter().copied());
+        let leases = self.fenced(leases);
+        let (places, fences) = self.fences(&leases);
         let (operation, event) = verb.names();
         let act = async { Ok(verb.apply(&self.store.kernel, &fences).await?) };
         for (place, done) in places.into_iter().zip(done(&self.observer.watch(operation, act).await?)) {
             answers[place] = done;
         }
         self.observer.count(event, answers.iter().filter(|done| **done).count());
-        self.forget(leases);
+        self.forget(&leases);
         Ok(answers)
     }
 
-    fn forget(&self, leases: impl IntoIterator<Item = Lease>) {
+    /// Forgets these leases, and not those under which this consumer, or a clone of it, was given the messages again.
+    fn forget(&self, leases: &[Lease]) {
         let mut held = self.held();
         for lease in leases {
-            held.held.remove(&lease.id);
+            if held.of(lease).is_some() {
+                held.held.remove(&lease.id);
+            }
         }
     }
 
@@ -522,6 +540,24 @@ mod tests {
         assert!(consumer.archive(messages[0].id).await.unwrap().is_some());
         assert_eq!(consumer.archive_batch([messages[1].id, messages[2].id]).await.unwrap().len(), 2);
         assert!(consumer.delete(messages[3].id).await.unwrap());
+        assert!(consumer.held().held.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_verb_on_an_old_lease_forgets_no_newer_one() {
+        let store = Store::connect(":memory:").await.unwrap();
+        store.install().await.unwrap();
+        store.queues().create("jobs").await.unwrap();
+        let producer = crate::Producer::on(&store, "jobs", "host", 1).await.unwrap();
+        let consumer = Consumer::on(&store, "jobs", "host", 2).await.unwrap();
+        producer.enqueue("x").await.unwrap();
+        let old = consumer.dequeue().await.unwrap().remove(0);
+        assert!(consumer.release(&old).await.unwrap());
+        let id = consumer.clone().dequeue().await.unwrap()[0].id;
+        assert!(!consumer.delete(&old).await.unwrap());
+        // A clone was given the message again before this one forgets what it has finished.
+        consumer.forget(&consumer.fenced([&old]));
+        assert!(consumer.delete(id).await.unwrap(), "a bare id names the lease that runs");
         assert!(consumer.held().held.is_empty());
     }
 

@@ -97,8 +97,8 @@ pub enum Error {
         /// What the JSON library says.
         source: serde_json::Error,
     },
-    /// The lease is no longer held: somebody else may be working on the message. Roll back.
-    #[error("the lease on message {id} was lost: roll back, somebody else may be working on it")]
+    /// The lease is no longer held: another consumer may be working on the message. Roll back.
+    #[error("the lease on message {id} was lost: roll back, another consumer may be working on it")]
     LeaseLost {
         /// The message.
         id: i64,
@@ -138,6 +138,11 @@ impl Error {
     /// Whether the same call may succeed later without a change by the caller.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Store(error) if error.is_retryable())
+    }
+
+    /// Whether the change may have been committed although this error was returned.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        matches!(self, Error::Store(error) if error.is_ambiguous())
     }
 
     /// What the kernel said about a queue: that it is not there, or the dead queue in its settings, by name; or something else.

@@ -10,7 +10,8 @@
 //! // `sqlite:jobs.db`, `postgres://…`: the rest is the same.
 //! let store = Store::connect(":memory:").await?;
 //! store.install().await?;
-//! Admin::on(&store).get_or_create_queue("mail").await?;
+//! let admin = Admin::on(&store);
+//! admin.get_or_create_queue("mail").await?;
 //!
 //! let producer = Producer::on(&store, "mail", "host-1", 1).await?;
 //! producer.enqueue("hello").await?;
@@ -20,7 +21,14 @@
 //!     println!("{}", mail.json::<String>()?);
 //!     Ok(())
 //! }
-//! let summary = consumer.run(handle).until(tokio::time::sleep(Duration::from_secs(2))).await?;
+//! // `tokio::signal::ctrl_c()` in a program that runs until it is stopped.
+//! let done = async {
+//!     while admin.get_queue_metrics("mail").await?.total_messages > 0 {
+//!         tokio::time::sleep(Duration::from_millis(20)).await;
+//!     }
+//!     Ok::<_, tenure::Error>(())
+//! };
+//! let summary = consumer.run(handle).until(done).await?;
 //! assert_eq!(summary.completed, 1);
 //! # Ok(())
 //! # }
@@ -28,8 +36,8 @@
 //!
 //! # The life of a message
 //!
-//! A message is *pending* until a consumer leases it, or *delayed* before that. Under its lease it is *locked*: nobody
-//! else gets it. Its consumer completes it, or gives it back, or dies, and then the lease runs out and it is delivered
+//! A message is *pending* until a consumer leases it, or *delayed* before that. Under its lease it is *locked*: no other
+//! consumer gets it. Its consumer completes it, or gives it back, or dies, and then the lease runs out and it is delivered
 //! again. After the queue's number of attempts it is *dead*, and waits in the archive to be [replayed](Admin::replay_dead).
 //! Delivery is at least once: make handlers so that doing the same twice does no harm, or complete the message
 //! [in the transaction](Consumer::complete_in_postgres) of its own work, and it is exactly once.

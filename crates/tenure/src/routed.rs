@@ -29,7 +29,7 @@ use crate::types::{QueueMessage, Span};
 ///
 /// let batch = queue.dequeue_batch("orders").await?.expect("order-1 is free");
 /// assert_eq!((batch.routing_key.as_str(), batch.messages.len()), ("order-1", 2));
-/// // Nobody else gets order-1 until this is acknowledged, abandoned, or its lease runs out.
+/// // No other holder gets order-1 until this is acknowledged, abandoned, or its lease runs out.
 /// assert_eq!(queue.dequeue_batch("orders").await?.expect("order-2 is free").routing_key, "order-2");
 /// queue.ack(&batch.lock_token).await?;
 /// # Ok(())
@@ -157,10 +157,11 @@ impl MessageQueue {
         let observer = self.observer(queue);
         let queue = self.queue(queue).await?;
         let kernel = &self.store.kernel;
-        let claim = |queue: tenure_store::Queue| async move {
+        let claim = |queue: tenure_store::Queue, wait| async move {
             Ok((queue.id, kernel.claim_key(&queue.lanes, None, None, wait).await?))
         };
-        let act = async { self.store.follow(&queue, claim).await.map_err(|error| Error::of_queue(&queue.name, error)) };
+        let act =
+            async { self.store.follow(&queue, wait, claim).await.map_err(|error| Error::of_queue(&queue.name, error)) };
         let (queue_id, batch) = observer.watch("dequeue_batch", act).await?;
         observer.count("delivered", batch.as_ref().map_or(0, |batch| batch.messages.len()));
         Ok(batch.map(|batch| MessageBatch {
@@ -173,16 +174,16 @@ impl MessageQueue {
     /// Completes every message of the batch and lets the key go. Messages that arrived meanwhile are not touched.
     ///
     /// # Errors
-    /// `LeaseLost` when the lease had run out and somebody else took the key.
+    /// `LeaseLost` when the lease had run out and another holder took the key.
     pub async fn ack(&self, lock_token: &LockToken) -> Result<()> {
         let act = async { Ok(self.store.kernel.key_complete(lock_token.0).await?) };
         held(lock_token, self.observer("").watch("ack", act).await?)
     }
 
-    /// Gives every message of the batch back, in its place. With a delay nobody gets the key until it has passed.
+    /// Gives every message of the batch back, in its place. With a delay no holder gets the key until it has passed.
     ///
     /// # Errors
-    /// `LeaseLost` when the lease had run out and somebody else took the key; `ValidationFailed` for a negative delay.
+    /// `LeaseLost` when the lease had run out and another holder took the key; `ValidationFailed` for a negative delay.
     pub async fn abandon(&self, lock_token: &LockToken, delay: Option<Span>) -> Result<()> {
         let delay = delay.map_or(Ok(Duration::ZERO), |delay| delay.get("the delay"))?;
         let act = async { Ok(self.store.kernel.key_release(lock_token.0, delay, None).await?) };

@@ -1,7 +1,7 @@
-//! The loop that people really use: lease, handle, finish, until told to stop.
+//! The loop that most programs use: lease, handle, finish, until told to stop.
 //!
 //! Invariants: no handler error and no panic ends the loop; a lease is extended for as long as its handler works, and a
-//! handler whose lease cannot be kept is told before anybody else can get the message; a message that was finished is
+//! handler whose lease cannot be kept is told before another consumer can get the message; a message that was finished is
 //! finished in the database, however often the database was away meanwhile; when the loop ends, everything that it held
 //! is finished or free.
 
@@ -100,7 +100,7 @@ impl RetryPolicy {
 ///     println!("message {} in attempt {}", job.id, job.read_ct);
 ///     tokio::select! {
 ///         () = tokio::time::sleep(std::time::Duration::from_secs(60)) => Ok(()),
-///         () = job.lease_lost().cancelled() => Err("somebody else will do it"),
+///         () = job.lease_lost().cancelled() => Err("another consumer will do it"),
 ///     }
 /// }
 /// ```
@@ -120,8 +120,10 @@ impl std::ops::Deref for Delivery {
 }
 
 impl Delivery {
-    /// Cancelled when the lease cannot be kept any longer, the message was deleted, or the loop ends before the handler does:
-    /// stop, because another consumer may get the message, and return an error, because `Ok` says that the work is done.
+    /// Cancelled when the lease cannot be kept any longer, the message was deleted or freed, the handler has reached its
+    /// [time limit](Run::time_limit), or the loop ends before the handler does: stop, because another consumer may get the message,
+    /// and return an error, because `Ok` says that the work is done. Also cancelled about 0.4 s after the handler itself has
+    /// completed the message outside a transaction.
     pub fn lease_lost(&self) -> &CancellationToken {
         &self.lost
     }
@@ -140,8 +142,13 @@ impl Delivery {
 /// # let producer = Producer::on(&store, "mail", "host-1", 1).await?;
 /// # let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
 /// producer.enqueue("hello").await?;
-/// let soon = tokio::time::sleep(std::time::Duration::from_secs(2));
-/// let summary: Summary = consumer.run(|_: Delivery| async { Ok::<_, Error>(()) }).until(soon).await?;
+/// let done = async {
+///     while admin.get_queue_metrics("mail").await?.total_messages > 0 {
+///         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+///     }
+///     Ok::<_, Error>(())
+/// };
+/// let summary: Summary = consumer.run(|_: Delivery| async { Ok::<_, Error>(()) }).until(done).await?;
 /// assert_eq!((summary.completed, summary.lost), (1, 0));
 /// # Ok(())
 /// # }
@@ -165,12 +172,13 @@ pub struct Summary {
 }
 
 /// A loop to be: say how, then await it. It ends when [`until`](Run::until) says so, with `WorkerStopped` when this consumer is
-/// stopped, and with `QueueNotFound` when its queue is deleted. A queue that is created anew under its name within about a second
-/// is gone on with.
+/// stopped, and with `QueueNotFound` when its queue is deleted. When a queue is created anew under its name within about a second,
+/// the loop continues with the new queue.
 ///
 /// The handler returns `Ok(())` or [`Outcome::Complete`] when the message is done, [`Outcome::RetryAfter`] or
 /// [`Outcome::Bury`] when it is not, [`Outcome::Snooze`] when it is too early for it, and an error to have it delivered again
-/// after the [`RetryPolicy`]'s rest. A panic counts as an error. The last error of a message that runs out of attempts is the reason of its death.
+/// after the [`RetryPolicy`]'s rest. A panic counts as an error. The last error of a message that runs out of attempts is the
+/// reason of its death.
 ///
 /// Messages with keys are handled too: those of one key one after the other, in order.
 ///
@@ -184,7 +192,8 @@ pub struct Summary {
 /// use tenure::{Admin, Consumer, Delivery, Outcome, Producer, Store};
 /// let store = Store::connect(":memory:").await?;
 /// store.install().await?;
-/// Admin::on(&store).create_queue("mail").await?;
+/// let admin = Admin::on(&store);
+/// admin.create_queue("mail").await?;
 /// Producer::on(&store, "mail", "host-1", 1).await?.batch_enqueue(&["to ada", "spam"]).await?;
 ///
 /// let handle = |mail: Delivery| async move {
@@ -194,8 +203,13 @@ pub struct Summary {
 ///     }
 /// };
 /// let consumer = Consumer::on(&store, "mail", "host-1", 2).await?;
-/// let soon = tokio::time::sleep(Duration::from_secs(2));
-/// let summary = consumer.run(handle).concurrency(8).until(soon).await?;
+/// let done = async {
+///     while admin.get_queue_metrics("mail").await?.total_messages > 0 {
+///         tokio::time::sleep(Duration::from_millis(20)).await;
+///     }
+///     Ok::<_, tenure::Error>(())
+/// };
+/// let summary = consumer.run(handle).concurrency(8).until(done).await?;
 /// assert_eq!((summary.completed, summary.buried), (1, 1));
 /// # Ok(())
 /// # }
@@ -234,9 +248,9 @@ impl<'a, H> Run<'a, H> {
         self
     }
 
-    /// How many messages, or keys with their messages, may wait in this process until a handler is free; as many as there are handlers by default, so that
-    /// handlers never wait for the database. With 0 a message is leased only for a handler that is free: right for long jobs,
-    /// which would otherwise wait here while another process has nothing to do.
+    /// How many messages, or keys with their messages, may wait in this process until a handler is free; as many as there are
+    /// handlers by default, so that handlers never wait for the database. With 0 a message is leased only for a handler that is
+    /// free: right for long jobs, which would otherwise wait here while another process has nothing to do.
     pub fn prefetch(mut self, messages: usize) -> Self {
         self.prefetch = Some(messages);
         self

@@ -1,6 +1,7 @@
 //! The connected database, its tables, and what concerns more than one of them.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tenure_store::Backend;
 
@@ -257,19 +258,21 @@ impl Store {
     }
 
     /// Acts on a queue, or on the one that was created anew under its name. Such a queue is remembered: only the first call is
-    /// refused and looks it up.
+    /// refused and looks it up. The act is told how long it may wait: the second is given what the first has left of it.
     pub(crate) async fn follow<T, F>(
         &self,
         queue: &tenure_store::Queue,
-        act: impl Fn(tenure_store::Queue) -> F,
+        wait: Duration,
+        act: impl Fn(tenure_store::Queue, Duration) -> F,
     ) -> tenure_store::Result<T>
     where
         F: Future<Output = tenure_store::Result<T>>,
     {
         let queue = self.kernel.successor(queue).unwrap_or_else(|| queue.clone());
-        match act(queue.clone()).await {
+        let began = Instant::now();
+        match act(queue.clone(), wait).await {
             Err(error) if error.kind() == tenure_store::Kind::NotFound => match self.kernel.recreated(&queue).await? {
-                Some(queue) => act(queue).await,
+                Some(queue) => act(queue, wait.saturating_sub(began.elapsed())).await,
                 None => Err(error),
             },
             acted => acted,
@@ -293,4 +296,33 @@ impl Store {
 
 pub(crate) fn count(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wait_in_a_queue_that_is_created_anew_is_not_begun_again() {
+        let store = Store::connect(":memory:").await.unwrap();
+        store.install().await.unwrap();
+        store.queues().create("jobs").await.unwrap();
+        let old = store.queue("jobs").await.unwrap();
+        store.kernel.queue_delete("jobs").await.unwrap();
+        store.queues().create("jobs").await.unwrap();
+        let (wait, first) = (Duration::from_secs(600), Duration::from_millis(20));
+        let claim = |queue: tenure_store::Queue, left: Duration| {
+            let (kernel, old) = (store.kernel.clone(), old.id);
+            async move {
+                if queue.id == old {
+                    tokio::time::sleep(first).await;
+                    return Err(kernel.queue_get("there is none").await.unwrap_err());
+                }
+                Ok(left)
+            }
+        };
+        let left = store.follow(&old, wait, claim).await.unwrap();
+        assert!(left <= wait - first, "{left:?}");
+    }
 }

@@ -394,6 +394,39 @@ async fn a_message_completed_in_its_handlers_transaction_counts_as_completed_on_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_handler_may_work_on_for_longer_than_the_lease_of_a_message_that_it_has_completed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.db");
+    let store = Store::connect(&path.display().to_string()).await.unwrap();
+    let lease = Duration::from_secs(4);
+    for (name, producer, consumer) in queues(&store).await {
+        producer.enqueue("x").await.unwrap();
+        let (own, path) = (consumer.clone(), path.clone());
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let handle = move |delivery: Delivery| {
+            let (own, path, tell) = (own.clone(), path.clone(), tell.clone());
+            async move {
+                {
+                    let mut app = rusqlite::Connection::open(&path).unwrap();
+                    app.busy_timeout(Duration::from_secs(10)).unwrap();
+                    let transaction = app.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+                    own.complete_in_sqlite(&transaction, &delivery)?;
+                    transaction.commit().unwrap();
+                }
+                let told = tokio::time::timeout(lease * 5 / 4, delivery.lease_lost().cancelled()).await;
+                tell.send(told.is_ok()).unwrap();
+                Ok::<_, Error>(())
+            }
+        };
+        let mut lost = None;
+        let done = async { lost = told.recv().await };
+        let summary = consumer.run(handle).lease(lease).until(done).await.unwrap();
+        assert_eq!(lost, Some(false), "{name}: the handler was told that it has lost what it has completed");
+        assert_eq!((summary.completed, summary.lost), (1, 0), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_message_completed_in_its_handlers_transaction_counts_as_completed_on_postgres() {
     let store = Store::connect(&format!("{}?schema=own_{}", dsn(), std::process::id())).await.unwrap();
     for (name, producer, consumer) in queues(&store).await {

@@ -62,8 +62,10 @@ impl Loop<'_> {
         });
         let mut tasks = JoinSet::new();
         let mut waiting: VecDeque<(u64, Unit)> = VecDeque::new();
-        let result = self.drive(&mut until, &work, &mut tasks, &mut waiting).await;
+        let mut put_back = JoinSet::new();
+        let result = self.drive(&mut until, &work, &mut tasks, &mut waiting, &mut put_back).await;
         self.stop(&work, tasks, waiting).await;
+        while put_back.join_next().await.is_some() {}
         result.map(|()| work.counts.summary())
     }
 
@@ -74,6 +76,7 @@ impl Loop<'_> {
         work: &Arc<Work>,
         tasks: &mut JoinSet<()>,
         waiting: &mut VecDeque<(u64, Unit)>,
+        put_back: &mut JoinSet<()>,
     ) -> Result<()> {
         let mut messages = Claims::new(self, ClaimKind::Messages);
         let mut keys = Claims::new(self, ClaimKind::Keys);
@@ -88,8 +91,11 @@ impl Loop<'_> {
             // A claim that was under way while the other kind filled this loop brings more than there is room for.
             let places = capacity.saturating_sub(tasks.len());
             if waiting.len() > places {
-                work.put_back(waiting.drain(places..)).await;
+                // Beside the loop, which would not hear that it is to stop while the database does not answer.
+                let (work, beyond) = (work.clone(), waiting.split_off(places));
+                put_back.spawn(async move { work.put_back(beyond).await });
             }
+            while put_back.try_join_next().is_some() {}
             let room = places - waiting.len();
             if room == 0 && self.prefetch == Some(0) {
                 // No message is to wait here for a handler. A claim that was under way comes first the next time: otherwise the

@@ -57,6 +57,12 @@ struct Kept {
 }
 
 impl Kept {
+    /// Whether there is no lease to keep any more: of a message that is gone, or that was taken from its handler.
+    fn is_over(&self) -> bool {
+        let found = self.working.as_ref().map_or(Found::Held, |working| working.found);
+        matches!(self.what, Leased::Message(_)) && found != Found::Held
+    }
+
     /// When the lease is given up unless it was extended: it may end before the next look after that, and clocks drift.
     fn given_up_at(&self) -> Instant {
         self.until - self.lease / 4
@@ -79,12 +85,24 @@ struct Due {
 
 /// The message that a handler works on, or has worked on last.
 struct Working {
+    identity: i64,
     fence: Fence,
     since: Instant,
     in_transaction: InTransaction,
     ended: bool,
-    /// It was found gone while its lease ran: no other consumer can have had it.
-    gone: bool,
+    found: Found,
+}
+
+/// What the last look at a message has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// Its fence holds, or there was no look.
+    Held,
+    /// It was in no table while its lease ran: it was completed or deleted under this lease, unless an operator had freed it
+    /// since the look before.
+    Gone,
+    /// It is free, or leased under another fence.
+    Taken,
 }
 
 impl Working {
@@ -119,7 +137,7 @@ impl Keeper {
     pub(super) fn hand_out(
         &self,
         ticket: u64,
-        fence: Fence,
+        (identity, fence): (i64, Fence),
         in_transaction: &InTransaction,
     ) -> Option<CancellationToken> {
         let mut leases = self.leases();
@@ -132,7 +150,7 @@ impl Keeper {
             *seen = fence.id;
         }
         let in_transaction = in_transaction.clone();
-        kept.working = Some(Working { fence, since: now, in_transaction, ended: false, gone: false });
+        kept.working = Some(Working { identity, fence, since: now, in_transaction, ended: false, found: Found::Held });
         Some(kept.lost.child_token())
     }
 
@@ -143,12 +161,16 @@ impl Keeper {
         }
     }
 
-    /// Whether no other consumer can have been given the message that the handler was given last under this ticket: its lease
-    /// still runs, or the message was gone before its lease ended.
+    /// Whether no other consumer was given the message that the handler was given last under this ticket, as far as this keeper
+    /// has seen: the message was gone before its lease ended, or the lease still runs and no look has found it free or taken.
     pub(super) fn is_exclusive(&self, ticket: u64) -> bool {
-        self.leases().get(&ticket).is_some_and(|kept| {
-            kept.until > Instant::now() || kept.working.as_ref().is_some_and(|working| working.gone)
-        })
+        let leases = self.leases();
+        let Some(kept) = leases.get(&ticket) else { return false };
+        match kept.working.as_ref().map_or(Found::Held, |working| working.found) {
+            Found::Held => kept.until > Instant::now(),
+            Found::Gone => true,
+            Found::Taken => false,
+        }
     }
 
     pub(super) fn remove(&self, ticket: u64) {
@@ -215,9 +237,8 @@ impl Keeper {
             }
             match self.kernel.holds(&fences).await {
                 Ok(holds) => {
-                    for ((ticket, fence), _) in tickets.iter().zip(&fences).zip(holds).filter(|(_, holds)| !holds) {
-                        self.gone(*ticket, fence);
-                    }
+                    let missing = tickets.into_iter().zip(fences).zip(holds).filter(|(_, holds)| !holds);
+                    self.look_for(missing.map(|(lease, _)| lease)).await;
                 }
                 Err(error) => tracing::debug!(%error, "could not look whether messages are still leased"),
             }
@@ -233,14 +254,35 @@ impl Keeper {
         live.filter_map(|(ticket, kept)| Some((*ticket, kept.working.as_ref().filter(early)?.fence))).unzip()
     }
 
-    /// Notes that a message is gone, and tells its handler, unless it has answered or begun to complete it since.
-    fn gone(&self, ticket: u64, fence: &Fence) {
+    /// Looks whether messages whose fences do not hold any more are gone, or free or with another consumer. If the database does
+    /// not answer, the next look or extension asks again.
+    async fn look_for(&self, missing: impl Iterator<Item = (u64, Fence)>) {
+        let looks = missing.filter_map(|(ticket, fence)| {
+            let identity =
+                self.leases().get(&ticket)?.working.as_ref().filter(|working| working.fence == fence)?.identity;
+            Some(async move {
+                match self.kernel.message_get(identity).await {
+                    Ok(message) => self.not_held(ticket, &fence, message.is_some()),
+                    Err(error) => tracing::debug!(%error, "could not look whether a message is still there"),
+                }
+            })
+        });
+        join_all(looks).await;
+    }
+
+    /// Notes that the fence of a message does not hold any more, and tells its handler, unless it has answered since, or has
+    /// begun to complete a message that is gone.
+    fn not_held(&self, ticket: u64, fence: &Fence, there: bool) {
         if let Some(kept) = self.leases().get_mut(&ticket)
             && let Some(working) = &mut kept.working
             && working.fence == *fence
         {
-            working.gone |= kept.until > Instant::now();
-            if working.is_concerned() {
+            if there {
+                working.found = Found::Taken;
+            } else if kept.until > Instant::now() {
+                working.found = Found::Gone;
+            }
+            if working.is_concerned() || there && !working.ended {
                 kept.lost.cancel();
             }
         }
@@ -248,7 +290,7 @@ impl Keeper {
 
     /// Gives up leases that may end before the next look.
     fn give_up(&self, now: Instant) {
-        for kept in self.leases().values().filter(|kept| kept.given_up_at() <= now) {
+        for kept in self.leases().values().filter(|kept| kept.given_up_at() <= now && !kept.is_over()) {
             kept.lost.cancel();
         }
     }
@@ -256,7 +298,8 @@ impl Keeper {
     /// The leases that must be extended now, which count as being extended from now on.
     fn take_due(&self, now: Instant) -> Option<Due> {
         let mut leases = self.leases();
-        let due = leases.iter_mut().filter(|(_, kept)| !kept.lost.is_cancelled() && kept.is_due(now));
+        let live = leases.iter_mut().filter(|(_, kept)| !kept.lost.is_cancelled() && !kept.is_over());
+        let due = live.filter(|(_, kept)| kept.is_due(now));
         let (leases, given_up): (Vec<_>, Vec<_>) = due
             .map(|(ticket, kept)| {
                 kept.extending_since = Some(now);
@@ -301,29 +344,30 @@ impl Keeper {
         }
         let (messages_until, keys_until) =
             tokio::join!(self.kernel.extend(&messages.1, extra), self.kernel.key_extend(&keys.1, extra));
+        let mut missing = Vec::new();
         for (tickets, until) in [(messages.0, messages_until), (keys.0, keys_until)] {
             match until {
                 Ok(until) => {
-                    for (ticket, until) in tickets.iter().zip(until) {
-                        self.extended(*ticket, until.is_some(), asked, extra);
-                    }
+                    let extended =
+                        |(ticket, until): (u64, Option<_>)| self.extended(ticket, until.is_some(), asked, extra);
+                    missing.extend(tickets.into_iter().zip(until).filter_map(extended));
                 }
                 Err(error) => tracing::warn!(%error, "could not extend leases; trying again"),
             }
         }
+        self.look_for(missing.into_iter()).await;
     }
 
-    fn extended(&self, ticket: u64, held: bool, asked: Instant, extra: Duration) {
+    /// Notes what an extension has answered. The message that a handler works on, if its lease is not held any more.
+    fn extended(&self, ticket: u64, held: bool, asked: Instant, extra: Duration) -> Option<(u64, Fence)> {
         let mut leases = self.leases();
-        let Some(kept) = leases.get_mut(&ticket) else { return };
+        let kept = leases.get_mut(&ticket)?;
         match (held, kept.what) {
             (true, _) => kept.until = kept.until.max(asked) + extra,
-            (false, Leased::Message(fence)) if kept.working.is_some() => {
-                drop(leases);
-                self.gone(ticket, &fence);
-            }
+            (false, Leased::Message(fence)) if kept.working.is_some() => return Some((ticket, fence)),
             (false, _) => kept.lost.cancel(),
         }
+        None
     }
 }
 
@@ -351,15 +395,14 @@ mod tests {
         for (asked_before, extended, lost) in
             [(0, false, false), (2900, false, false), (3100, true, false), (5800, true, false), (6100, false, true)]
         {
-            let (keeper, ticket) = keeper(asked_before).await;
-            assert_eq!(
-                keeper.hand_out(ticket, fence(1), &InTransaction::default()).is_none(),
-                lost,
-                "asked for {asked_before} ms ago"
-            );
-            keeper.give_up(Instant::now());
-            assert_eq!(keeper.take_due(Instant::now()).is_some(), extended, "asked for {asked_before} ms ago");
+            let (keeper, ticket) = keeper(0).await;
+            // One moment for all looks: a machine that stalls between them changes nothing.
+            let now = keeper.leases()[&ticket].until - LEASE + Duration::from_millis(asked_before);
+            keeper.give_up(now);
+            assert_eq!(keeper.take_due(now).is_some(), extended, "asked for {asked_before} ms ago");
             assert_eq!(keeper.leases()[&ticket].lost.is_cancelled(), lost, "asked for {asked_before} ms ago");
+            let handed_out = keeper.hand_out(ticket, (1, fence(1)), &InTransaction::default());
+            assert_eq!(handed_out.is_none(), lost, "asked for {asked_before} ms ago");
         }
     }
 
@@ -421,7 +464,7 @@ mod tests {
     async fn a_message_is_not_handed_out_under_a_lease_that_was_given_up() {
         let (keeper, ticket) = keeper(0).await;
         keeper.lose_all();
-        assert!(keeper.hand_out(ticket, fence(1), &InTransaction::default()).is_none());
+        assert!(keeper.hand_out(ticket, (1, fence(1)), &InTransaction::default()).is_none());
         assert!(keeper.take_due(Instant::now()).is_none());
     }
 
@@ -442,20 +485,34 @@ mod tests {
     async fn a_handler_is_told_of_its_own_message_only_and_not_after_it_has_completed_it() {
         let (keeper, ticket) = keeper(0).await;
         let in_transaction = InTransaction::default();
-        let told = keeper.hand_out(ticket, fence(1), &in_transaction).unwrap();
-        keeper.gone(ticket, &fence(2));
+        let told = keeper.hand_out(ticket, (1, fence(1)), &in_transaction).unwrap();
+        keeper.not_held(ticket, &fence(2), false);
         assert!(!told.is_cancelled());
         in_transaction.completes();
-        keeper.gone(ticket, &fence(1));
-        keeper.extended(ticket, false, Instant::now(), LEASE);
+        assert_eq!(keeper.extended(ticket, false, Instant::now(), LEASE), Some((ticket, fence(1))));
+        keeper.not_held(ticket, &fence(1), false);
+        // There is no lease to extend any more, and its end is not the handler's concern.
+        let after = Instant::now() + LEASE;
+        keeper.give_up(after);
+        assert!(keeper.take_due(after).is_none());
         assert!(!told.is_cancelled() && keeper.is_exclusive(ticket));
-        let told = keeper.hand_out(ticket, fence(1), &InTransaction::default()).unwrap();
+        let told = keeper.hand_out(ticket, (1, fence(1)), &InTransaction::default()).unwrap();
         keeper.handler_ended(ticket);
-        keeper.gone(ticket, &fence(1));
+        keeper.not_held(ticket, &fence(1), false);
         assert!(!told.is_cancelled());
-        let told = keeper.hand_out(ticket, fence(1), &InTransaction::default()).unwrap();
-        keeper.gone(ticket, &fence(1));
+        let told = keeper.hand_out(ticket, (1, fence(1)), &InTransaction::default()).unwrap();
+        keeper.not_held(ticket, &fence(1), false);
         assert!(told.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_handler_is_told_that_its_message_was_taken_although_it_has_begun_to_complete_it() {
+        let (keeper, ticket) = keeper(0).await;
+        let in_transaction = InTransaction::default();
+        let told = keeper.hand_out(ticket, (1, fence(1)), &in_transaction).unwrap();
+        in_transaction.completes();
+        keeper.not_held(ticket, &fence(1), true);
+        assert!(told.is_cancelled() && !keeper.is_exclusive(ticket));
     }
 
     #[tokio::test]
@@ -464,14 +521,14 @@ mod tests {
             [(None, 0, true), (None, 8100, false), (Some(0), 8100, true), (Some(8100), 8100, false)]
         {
             let (keeper, ticket) = keeper(0).await;
-            keeper.hand_out(ticket, fence(1), &InTransaction::default()).unwrap();
+            keeper.hand_out(ticket, (1, fence(1)), &InTransaction::default()).unwrap();
             let set = |before: u64| {
                 let until = Instant::now() + LEASE - Duration::from_millis(before);
                 keeper.leases().get_mut(&ticket).unwrap().until = until;
             };
             if let Some(before) = found_gone {
                 set(before);
-                keeper.gone(ticket, &fence(1));
+                keeper.not_held(ticket, &fence(1), false);
             }
             set(asked_before);
             assert_eq!(keeper.is_exclusive(ticket), exclusive, "gone: {found_gone:?}, asked: {asked_before}");

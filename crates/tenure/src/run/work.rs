@@ -184,7 +184,7 @@ impl Work {
         let leased_at = message.leased_at;
         let message = QueueMessage::leased(queue, message);
         let delivered = Delivered { id: message.id, fence, leased_at, in_transaction: message.in_transaction.clone() };
-        let lost = self.keeper.hand_out(ticket, fence, &delivered.in_transaction)?;
+        let lost = self.keeper.hand_out(ticket, (delivered.id, fence), &delivered.in_transaction)?;
         self.observer.count("delivered", 1);
         let answer = self.answer(Delivery { message, lost: lost.clone() }, &lost).await;
         self.keeper.handler_ended(ticket);
@@ -301,18 +301,30 @@ impl Work {
                 let done = matches!(verb, Verb::Complete) || message.in_transaction.is_completed();
                 done && self.keeper.is_exclusive(ticket)
             }
-            Some(Answer::Lost) => match self.kernel.archive_get(message.id).await {
-                Ok(archived) => archived.is_some_and(|archived| {
-                    archived.outcome == tenure_store::Outcome::Completed
-                        && archived.leased_at == message.leased_at
-                        && archived.worker == Some(self.worker)
-                }),
-                Err(error) => {
-                    tracing::warn!(%error, message_id = message.id, "could not look what has become of a message");
-                    false
-                }
-            },
+            Some(Answer::Lost) => self.archived(message.id).await.is_some_and(|archived| {
+                archived.outcome == tenure_store::Outcome::Completed
+                    && archived.leased_at == message.leased_at
+                    && archived.worker == Some(self.worker)
+            }),
             _ => false,
+        }
+    }
+
+    /// A message in the archive; asks until the database answers.
+    async fn archived(&self, id: i64) -> Option<tenure_store::Archived> {
+        let mut rest = FIRST_REST;
+        loop {
+            match self.kernel.archive_get(id).await {
+                Ok(archived) => return archived,
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(%error, message_id = id, "cannot look what has become of a message, and will try again");
+                    rest = self.pause(rest).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, message_id = id, "could not look what has become of a message");
+                    return None;
+                }
+            }
         }
     }
 
@@ -323,12 +335,21 @@ impl Work {
 
     /// Asks until the database answers: what a handler has done must not be done again for want of a connection.
     async fn settle(&self, act: &Act) -> Option<Answer> {
+        self.settle_by(act, || act.apply(&self.kernel)).await
+    }
+
+    async fn settle_by<F>(&self, act: &Act, apply: impl Fn() -> F) -> Option<Answer>
+    where
+        F: Future<Output = tenure_store::Result<Answer>>,
+    {
         let operation = act.name();
         let mut rest = FIRST_REST;
+        let mut may_be_done = false;
         loop {
-            match self.observer.watch(operation, async { Ok(act.apply(&self.kernel).await?) }).await {
-                Ok(answer) => return Some(answer),
+            match self.observer.watch(operation, async { Ok(apply().await?) }).await {
+                Ok(answer) => return Some(act.settled(answer, may_be_done)),
                 Err(error) if error.is_retryable() => {
+                    may_be_done |= error.is_ambiguous();
                     tracing::warn!(%error, operation, "cannot finish a message, and will try again");
                     rest = self.pause(rest).await;
                 }
@@ -408,6 +429,15 @@ impl Act {
         }
     }
 
+    /// What an answer means when an earlier try may have been carried out. The kernel recognises a repeated verb on a message,
+    /// but the lease of a key that was released is not found again.
+    fn settled(&self, answer: Answer, may_be_done: bool) -> Answer {
+        match (self, answer) {
+            (Act::ReleaseKey(..), Answer::Lost) if may_be_done => Answer::Done,
+            _ => answer,
+        }
+    }
+
     async fn apply(&self, kernel: &tenure_store::Store) -> tenure_store::Result<Answer> {
         match self {
             Act::Finish(verb, fence) => Ok(verb.apply(kernel, &[*fence]).await?[0]),
@@ -420,4 +450,48 @@ impl Act {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no text".to_owned())
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+mod tests {
+    use std::sync::Mutex;
+
+    use tenure_store::{Error, Kind, Store};
+
+    use super::*;
+
+    async fn work() -> Work {
+        let kernel = Store::connect(":memory:").await.unwrap();
+        kernel.install().await.unwrap();
+        let queue = kernel.queue_create("jobs", tenure_store::Settings::default()).await.unwrap();
+        Work {
+            keeper: Arc::new(Keeper::new(&kernel)),
+            kernel,
+            queue,
+            worker: 1,
+            observer: Observer { backend: "sqlite", queue: "jobs".to_owned() },
+            call: Arc::new(|_| std::future::ready(Ok(Outcome::Complete)).boxed()),
+            retry: RetryPolicy::default(),
+            time_limit: None,
+            counts: Counts::default(),
+            stopping: CancellationToken::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_lease_of_a_key_is_not_lost_when_only_the_answer_to_its_release_was() {
+        let work = work().await;
+        let release = || Act::ReleaseKey(1, Duration::ZERO, UNSEEN);
+        let away = || Error::new(Kind::Unavailable, "the connection was lost");
+        for (act, error, settled) in [
+            (release(), away().ambiguous(), Answer::Done),
+            (release(), away(), Answer::Lost),
+            (Act::Look(Fence::exact(1, 1)), away().ambiguous(), Answer::Lost),
+        ] {
+            let (name, error) = (act.name(), Mutex::new(Some(error)));
+            let apply = || std::future::ready(error.lock().unwrap().take().map_or(Ok(Answer::Lost), Err));
+            assert_eq!(work.settle_by(&act, apply).await, Some(settled), "{name}");
+        }
+    }
 }

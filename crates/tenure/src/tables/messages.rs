@@ -86,7 +86,7 @@ impl MessageTable {
         Ok(enqueued.into_iter().map(|enqueued| enqueued.id).collect())
     }
 
-    /// Removes a message whoever holds it. Whether there was one.
+    /// Removes a message, also under a lease. Whether there was one.
     ///
     /// # Errors
     /// Only the database's own.

@@ -80,7 +80,7 @@ impl QueueTable {
         }
     }
 
-    /// Deletes a queue that nobody would miss. How many there were: 1, or 0 when there was none.
+    /// Deletes a queue that is not in use. How many there were: 1, or 0 when there was none.
     ///
     /// # Errors
     /// `QueueInUse` while it has live messages, or workers heard of within three heartbeats.

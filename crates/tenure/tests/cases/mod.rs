@@ -170,6 +170,7 @@ macro_rules! suite {
             a_message_completed_by_hand_in_its_handler_counts_as_completed
             a_panic_beside_the_handler_is_a_failure
             a_full_loop_gives_back_what_a_claim_brings_beyond_its_bound
+            a_message_that_was_freed_under_its_handler_is_not_counted_as_completed
             a_loop_goes_on_with_a_queue_that_was_created_anew
             a_loop_ends_when_its_queue_is_deleted
         }
