@@ -119,6 +119,10 @@ pub async fn a_worker_that_is_not_ready_gets_nothing(h: &Harness) {
     assert!(claim_key().await.unwrap().is_some());
     h.store.worker_shutdown(worker.id).await.unwrap();
     assert_eq!(claim().await.unwrap_err().kind(), Kind::WorkerStopped);
+    for unknown in [0, -1, i64::MIN] {
+        let claim = Claim { worker: Some(unknown), ..Claim::from_queue(&queue, 1) };
+        assert_eq!(h.store.claim(claim).await.unwrap_err().kind(), Kind::WorkerStopped);
+    }
     assert_eq!(h.take_one(&queue).await.attempts, 2);
 }
 

@@ -86,7 +86,7 @@ async fn claim_together(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> 
         Value::Int(wanted.from),
         Value::Bool(wanted.skip_doomed),
         Value::Ints(terms.iter().map(|terms| terms.lease.map_or(0, micros)).collect()),
-        Value::Ints(terms.iter().map(|terms| terms.worker.unwrap_or(0)).collect()),
+        Value::Ints(terms.iter().map(|terms| worker_or_zero(terms.worker)).collect()),
         slots,
     ];
     let rows = conn.query(MESSAGE_CLAIM, &params).await?;
@@ -101,6 +101,11 @@ async fn claim_together(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> 
     messages.sort_unstable_by_key(|(_, claimed)| claimed.message.id);
     let full = !messages.is_empty() && messages.len() as i64 == granted;
     Ok(Batch { messages, full })
+}
+
+/// Arrays hold no nulls: 0 stands for no worker. A caller that names worker 0 means one that is not there, as -1 is.
+fn worker_or_zero(worker: Option<i64>) -> i64 {
+    worker.map_or(0, |worker| if worker == 0 { -1 } else { worker })
 }
 
 /// In a transaction, on databases without arrays: all messages on the terms of the first slot, then those on other terms are
