@@ -120,7 +120,7 @@ pub(crate) async fn dequeue_single(dsn: &str, consumers: i32, seconds: f64, mess
         let meter = meter.clone();
         tasks.spawn(async move {
             while meter.running() {
-                let Some(message) = consumer.dequeue().await?.pop() else { break };
+                let Some(message) = consumer.dequeue_with_options(1, 60).await?.pop() else { break };
                 consumer.complete(&message).await?;
                 meter.done(1);
             }
