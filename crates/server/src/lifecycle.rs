@@ -27,7 +27,7 @@ const QUEUES: usize = 50;
 /// The same in stores other than home, where each may have dead letters to be carried, which takes a statement.
 const QUEUES_ELSEWHERE: usize = 5;
 /// Lanes that are looked at with one statement.
-const TOGETHER: usize = 32;
+const TOGETHER: usize = 64;
 /// Lanes with due messages that are served in one turn.
 const LANES: usize = 1000;
 /// Dead letters that are carried to another store at once.
