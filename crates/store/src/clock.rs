@@ -49,7 +49,7 @@ impl Clock {
         Clock(Some(Arc::new(watch::Sender::new(Hands { at: now, since: Some(Instant::now()) }))))
     }
 
-    /// Sets a clock of ours and wakes whoever waits for a time. One that runs stands for ten seconds first, so that what
+    /// Sets a test clock and wakes every wait for a time. One that runs stands for ten seconds first, so that what
     /// happens then happens exactly at that time, and goes on running from there.
     ///
     /// # Panics
@@ -59,7 +59,7 @@ impl Clock {
         ours.send_modify(|hands| *hands = Hands { at: micros, since: hands.since.map(|_| Instant::now() + HOLD) });
     }
 
-    /// Moves a fixed clock forward and wakes whoever waits for a time.
+    /// Moves a fixed clock forward and wakes every wait for a time.
     ///
     /// # Panics
     /// When this is the database's clock: nobody can move that.

@@ -21,9 +21,9 @@ const REPEATS: u32 = 4;
 const UNCERTAIN: Duration = Duration::from_secs(30);
 
 impl Shared {
-    /// A verb that was too late may have waited for whoever was faster, and until it ended it held the message where that
-    /// one has put it: claims went past it meanwhile (found by the linearizability test: a message that was retried twice at
-    /// the same time came a second late).
+    /// Wakes the lanes of verbs that were lost. Such a verb may have waited for the row lock of a faster one, and kept the lock
+    /// until it ended: claims skipped the message meanwhile (found by the linearizability test: a message that was retried twice
+    /// at the same time came a second late).
     fn look_again(&self, items: &[Finish], finished: &[Finished]) {
         let late = items.iter().zip(finished).filter(|(_, finished)| finished.answer == Answer::Lost);
         for lane in late.filter_map(|(item, _)| item.fence.lane) {

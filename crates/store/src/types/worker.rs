@@ -49,6 +49,6 @@ pub enum Heartbeat {
     Alive,
     /// Another incarnation, or an operator, has stopped you: your leases are no longer yours.
     Fenced,
-    /// Nobody knows you.
+    /// No worker has this number, and none ever had.
     Unknown,
 }
