@@ -5,7 +5,7 @@
 //! back at once, uncounted; a message without attempts or time left is buried and never delivered; a claim of a stopped
 //! worker leases nothing and ends with an error.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::ops::no_lane;
 use crate::ops::worker::worker_stopped;
 use crate::sql::LANE_CHECK;
 use crate::store::Shared;
-use crate::types::Message;
+use crate::types::{Message, Micros};
 use crate::value::Value;
 use crate::wake::Lane;
 
@@ -305,11 +305,14 @@ impl Shared {
         let claimed = act.await;
         let mut state = lane.state();
         let leased = claimed.as_ref().ok().and_then(|claimed| {
-            let messages = claimed.messages.iter();
-            let deadlines = messages
-                .map(|(slot, claimed)| hub.deadline(&state, wanted.slots[*slot].lease, claimed.message.leased_until));
-            // Claims lease for different times: later ends are expected apart.
-            let mut deadlines: BTreeSet<_> = deadlines.collect();
+            // One statement has one time, so there is one end for each length of lease, and later ends are expected apart.
+            let ends = claimed
+                .messages
+                .iter()
+                .map(|(slot, claimed)| (wanted.slots[*slot].lease, claimed.message.leased_until));
+            let ends: BTreeMap<Option<Duration>, Micros> = ends.collect();
+            let mut deadlines: BTreeSet<_> =
+                ends.into_iter().map(|(lease, until)| hub.deadline(&state, lease, until)).collect();
             let deadline = deadlines.pop_first()?;
             deadlines.into_iter().for_each(|deadline| state.cursor.expect(deadline));
             let (first, last) = (claimed.messages.first()?, claimed.messages.last()?);

@@ -75,11 +75,11 @@ impl Db {
 
     /// Looks at the schema in a task of its own, if it is time.
     fn look(&self) -> Option<JoinHandle<()>> {
-        // A transaction of the caller's may live on a thread without a runtime.
-        let runtime = Handle::try_current().ok().or_else(|| self.guard().runtime.clone())?;
         if !self.guard().is_due() {
             return None;
         }
+        // A transaction of the caller's may live on a thread without a runtime.
+        let runtime = Handle::try_current().ok().or_else(|| self.guard().runtime.clone())?;
         let db = self.clone();
         Some(runtime.spawn(async move {
             // What keeps the schema from being read is told to the calls that meet it.
