@@ -39,9 +39,14 @@ pub(crate) struct Server {
     pub(crate) leasing: RwLock<()>,
 }
 
+/// The folder for database files: the one in memory that `cargo xtask test` names, because checkpoints wait for the disk.
+fn files() -> std::path::PathBuf {
+    std::env::var_os("TENURE_TEST_FILES").map_or_else(std::env::temp_dir, Into::into)
+}
+
 impl Server {
     pub(crate) fn on_sqlite() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir_in(files()).unwrap();
         // Nobody pulls the plug here, and the PostgreSQL of tests does not wait for the disk either.
         let dsn = format!("sqlite:{}?durability=crash_only", folder.path().join("tenure.db").display());
         Self::start(&dsn, folder, true)
@@ -53,7 +58,7 @@ impl Server {
             "TENURE_TEST_POSTGRES is not set: run `cargo xtask test tenure-server`, which starts a throw-away server",
         );
         let dsn = format!("{postgres}?schema=linearizability_{}&pool_size=10", std::process::id());
-        Self::start(&dsn, tempfile::tempdir().unwrap(), false)
+        Self::start(&dsn, tempfile::tempdir_in(files()).unwrap(), false)
     }
 
     fn start(dsn: &str, folder: TempDir, quiet: bool) -> Self {

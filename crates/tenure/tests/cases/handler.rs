@@ -69,10 +69,9 @@ pub(crate) async fn a_retry_after_the_last_attempt_is_buried(h: &Harness) {
     let handle = |_: Delivery| async { Ok::<_, Error>(Outcome::RetryAfter(Duration::from_millis(20))) };
     let summary = consumer.run(handle).until(drained(h.admin())).await.unwrap();
     assert_eq!((summary.retried, summary.buried, summary.completed), (2, 2, 0));
-    for dead in h.admin().list_dead("jobs", 9).await.unwrap() {
-        let reason = dead.reason.unwrap();
-        assert_eq!(reason, "failed in attempt 2, the last one: the handler wants a retry after 20ms");
-    }
+    let reasons = h.admin().list_dead("jobs", 9).await.unwrap().into_iter().map(|dead| dead.reason.unwrap());
+    let expected = "failed in attempt 2, the last one: the handler wants a retry after 20ms";
+    assert_eq!(reasons.collect::<Vec<_>>(), [expected, expected]);
 }
 
 pub(crate) async fn a_running_loop_sees_changed_attempts(h: &Harness) {
@@ -498,7 +497,7 @@ async fn other_finishes(h: &Harness, other: &Consumer, id: i64, told: &Notify) {
 
 pub(crate) async fn a_loop_goes_on_with_a_queue_that_was_created_anew(h: &Harness) {
     // A machine that stalls between a deletion and the creation ends the loop in one round, and not in all.
-    for _ in 0..5 {
+    for _ in 0..20 {
         match run_while_a_queue_is_created_anew(h).await {
             Ok(summary) => {
                 assert_eq!((summary.completed, summary.lost), (4, 0));

@@ -243,9 +243,9 @@ pub(crate) async fn a_stop_gives_back_what_does_not_finish_in_time(h: &Harness) 
     };
     let run = consumer.run(handle).until(log.until(2)).grace(Duration::from_millis(300));
     let summary = tokio::time::timeout(Duration::from_secs(120), run.into_future()).await.unwrap().unwrap();
-    assert!(told.load(Ordering::SeqCst));
     // The first one is released too when its answer comes too late.
     assert_eq!((summary.retried + summary.released, summary.completed), (2, 0), "{summary:?}");
+    assert!(summary.retried == 0 || told.load(Ordering::SeqCst), "{summary:?}");
     tokio::time::sleep(Duration::from_millis(50)).await;
     let back = h.consumer(2).await.dequeue_within(Duration::from_secs(3), 9, 30).await.unwrap();
     assert!(!back.is_empty() && back.iter().all(|message| message.read_ct == 2));

@@ -60,6 +60,11 @@ pub(crate) fn postgres_dsn() -> String {
     )
 }
 
+/// The folder for database files: the one in memory that `cargo xtask test` names, because checkpoints wait for the disk.
+fn files() -> PathBuf {
+    std::env::var_os("TENURE_TEST_FILES").map_or_else(std::env::temp_dir, Into::into)
+}
+
 /// Where the data of one server lives. It outlives the server, which can be started again on it.
 pub(crate) struct Place {
     pub(crate) dsn: String,
@@ -70,7 +75,7 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(backend: Backend) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir_in(files()).unwrap();
         let schema = format!("h{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let dsn = match backend {
             Backend::Postgres => format!("{}?schema={schema}&pool_size=5", postgres_dsn()),
