@@ -4,9 +4,11 @@
 
 mod support;
 
-use tenure_store::Message;
+use std::time::Duration;
+
 use tenure_store::conformance::numbered;
 use tenure_store::conformance::statements::{plan, script};
+use tenure_store::{Message, NewMessage};
 
 #[tokio::test]
 async fn verbs_look_ids_up_by_the_primary_key_and_claims_walk_the_lane() {
@@ -54,4 +56,23 @@ async fn pruning_walks_only_messages_of_its_outcome_that_are_old_enough() {
     assert!(!prune.contains("Seq Scan on archive"), "{prune}");
     let list = plan(&harness.store, "archive/list", &[&queue, "'dead'", "9000", "0", "50"]).await;
     assert!(list.contains("Index Scan Backward using archive_outcome") && !list.contains("Sort"), "{list}");
+}
+
+/// Every extension rewrote all messages of the key before: 100,000 of them died of it.
+#[tokio::test]
+async fn extension_of_a_key_writes_none_of_its_messages() {
+    let harness = support::postgres().await;
+    let queue = harness.queue().await;
+    let keyed = (0..300).map(|_| NewMessage { key: Some("k".into()), ..NewMessage::new("x") }).collect();
+    harness.store.enqueue(&queue, None, keyed).await.unwrap();
+    let held = harness.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().unwrap();
+    let (client, connection) = tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let schema = harness.dsn.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).unwrap();
+    let versions = format!("select string_agg(ctid::text || xmin::text, ' ' order by id) from {schema}.message");
+    let before: String = client.query_one(&versions, &[]).await.unwrap().get(0);
+    let extended = harness.store.key_extend(&[held.token], Duration::from_secs(60)).await.unwrap();
+    assert!(extended[0].is_some());
+    let after: String = client.query_one(&versions, &[]).await.unwrap().get(0);
+    assert_eq!(after, before);
 }

@@ -8,28 +8,60 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tenure_store::{Answer, Claim, Clear, Clock, Due, Fence, Message, NewMessage, Place, Queue, Settings, Store};
+use tokio::sync::Mutex;
 
 /// Rounds per verb: 52 of 2,000 completes were refused when rows were located by ctid.
 const ROUNDS: usize = 2000;
 /// Messages in flight at a time.
 const BATCH: usize = 50;
 
-/// Two stores on one database: an extension and a verb of one process share a flush and cannot race.
-async fn two_stores() -> (Store, Store, Queue) {
-    let dsn = format!("{}?schema={}&pool_size=4", support::postgres_dsn(), support::unique());
-    let store = Store::connect_with_clock(&dsn, Clock::database()).await.unwrap();
-    store.install().await.unwrap();
-    let queue = store.queue_create("jobs", Settings::default()).await.unwrap();
-    let other = Store::connect_with_clock(&dsn, Clock::database()).await.unwrap();
-    (store, other, queue)
+/// Who holds the leases: its store, and a connection of its own for transactions.
+struct Holder {
+    store: Store,
+    client: Mutex<tokio_postgres::Client>,
+    schema: String,
+}
+
+impl Holder {
+    /// The holder and another store on the same database: an extension and a verb of one process share a flush and cannot race.
+    async fn and_another() -> (Self, Store, Queue) {
+        let schema = support::unique();
+        let dsn = format!("{}?schema={schema}&pool_size=4", support::postgres_dsn());
+        let store = Store::connect_with_clock(&dsn, Clock::database()).await.unwrap();
+        store.install().await.unwrap();
+        let queue = store.queue_create("jobs", Settings::default()).await.unwrap();
+        let other = Store::connect_with_clock(&dsn, Clock::database()).await.unwrap();
+        let (client, connection) =
+            tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        (Holder { store, client: Mutex::new(client), schema }, other, queue)
+    }
+
+    async fn complete_in_transaction(&self, fence: Fence) -> bool {
+        let mut client = self.client.lock().await;
+        let transaction = client.transaction().await.unwrap();
+        let answers = self.store.complete_in_postgres(&transaction, &[fence]).await;
+        transaction.commit().await.unwrap();
+        done(answers)
+    }
+
+    async fn complete_in_sql(&self, fence: Fence) -> bool {
+        let mut client = self.client.lock().await;
+        let transaction = client.transaction().await.unwrap();
+        let complete = format!("select {}.complete($1::bigint, $2::bigint)", self.schema);
+        let done = transaction.query_one(&complete, &[&fence.id, &fence.attempt]).await.unwrap().get(0);
+        transaction.commit().await.unwrap();
+        done
+    }
 }
 
 /// Leases messages and runs the verb on each of them while another store extends the same leases.
 async fn race<V>(verb: V)
 where
-    V: for<'a> Fn(&'a Store, Fence) -> BoxFuture<'a, bool>,
+    V: for<'a> Fn(&'a Holder, Fence) -> BoxFuture<'a, bool>,
 {
-    let (store, other, queue) = two_stores().await;
+    let (holder, other, queue) = Holder::and_another().await;
+    let store = &holder.store;
     let mut refused = 0;
     for _ in 0..ROUNDS / BATCH {
         let messages = (0..BATCH).map(|_| NewMessage::new("x")).collect();
@@ -40,7 +72,7 @@ where
         for fence in &fences {
             let extended = [*fence];
             let extension = other.extend(&extended, Duration::from_secs(30));
-            let (answer, _) = tokio::join!(verb(&store, *fence), extension);
+            let (answer, _) = tokio::join!(verb(&holder, *fence), extension);
             refused += usize::from(!answer);
         }
         let everything = Clear { ready: true, leased: true, scheduled: true };
@@ -54,24 +86,28 @@ fn done(answers: tenure_store::Result<Vec<Answer>>) -> bool {
 }
 
 macro_rules! verbs {
-    ($($name:ident: |$store:ident, $fence:ident| $act:expr;)+) => {
+    ($($name:ident: |$holder:ident, $fence:ident| $act:expr;)+) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            race(|$store, $fence| Box::pin(async move { $act })).await;
+            race(|$holder, $fence| Box::pin(async move { $act })).await;
         })+
     };
 }
 
 verbs! {
-    complete_is_not_refused_during_an_extension: |store, fence| done(store.complete(&[fence]).await);
-    discard_is_not_refused_during_an_extension: |store, fence| done(store.discard(&[fence]).await);
-    archive_is_not_refused_during_an_extension: |store, fence| store.archive(&[fence]).await.unwrap()[0].is_some();
-    release_is_not_refused_during_an_extension: |store, fence| done(store.release(&[fence]).await);
+    complete_is_not_refused_during_an_extension: |holder, fence| done(holder.store.complete(&[fence]).await);
+    discard_is_not_refused_during_an_extension: |holder, fence| done(holder.store.discard(&[fence]).await);
+    archive_is_not_refused_during_an_extension: |holder, fence| holder.store.archive(&[fence]).await.unwrap()[0].is_some();
+    release_is_not_refused_during_an_extension: |holder, fence| done(holder.store.release(&[fence]).await);
     retry_at_the_tail_is_not_refused_during_an_extension:
-        |store, fence| done(store.retry(&[fence], None, Place::Tail).await);
+        |holder, fence| done(holder.store.retry(&[fence], None, Place::Tail).await);
     retry_for_later_is_not_refused_during_an_extension:
-        |store, fence| done(store.retry(&[fence], Some(Due::In(Duration::from_secs(60))), Place::Keep).await);
-    bury_is_not_refused_during_an_extension: |store, fence| done(store.bury(&[fence], "poison").await);
+        |holder, fence| done(holder.store.retry(&[fence], Some(Due::In(Duration::from_secs(60))), Place::Keep).await);
+    bury_is_not_refused_during_an_extension: |holder, fence| done(holder.store.bury(&[fence], "poison").await);
     extend_is_not_refused_during_an_extension:
-        |store, fence| store.extend(&[fence], Duration::from_secs(30)).await.unwrap()[0].is_some();
+        |holder, fence| holder.store.extend(&[fence], Duration::from_secs(30)).await.unwrap()[0].is_some();
+    complete_in_a_transaction_of_the_callers_is_not_refused_during_an_extension:
+        |holder, fence| holder.complete_in_transaction(fence).await;
+    complete_by_the_function_of_the_database_is_not_refused_during_an_extension:
+        |holder, fence| holder.complete_in_sql(fence).await;
 }

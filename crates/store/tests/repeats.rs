@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_store::conformance::Harness;
-use tenure_store::{Answer, End, Fence, Place, Queue, Settings, Store};
+use tenure_store::{Answer, Due, End, Fence, Place, Queue, Settings, Store};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, tcp};
 use tokio::sync::watch;
@@ -118,7 +118,10 @@ struct Setup {
 }
 
 async fn setup(settings: Settings) -> Setup {
-    let near = support::postgres().await;
+    setup_on(support::postgres().await, settings).await
+}
+
+async fn setup_on(near: Harness, settings: Settings) -> Setup {
     let proxy = Proxy::start(&near.dsn).await;
     let far = Store::connect_with_clock(&proxy.dsn, near.clock.clone()).await.unwrap();
     let queue = near.queue_with(settings).await;
@@ -193,6 +196,49 @@ async fn retry_whose_reply_was_lost_is_done_although_the_message_has_moved_on() 
         None => false,
     };
     setup.until("the message at the tail", again).await;
+    setup.cut().await;
+    assert_eq!(call.await.unwrap().unwrap(), [Answer::Done]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retry_for_later_whose_reply_was_lost_is_done_although_the_message_has_moved_on() {
+    let setup = setup(Settings::default()).await;
+    let later = Some(Due::In(Duration::from_secs(60)));
+    let warm = setup.lease().await;
+    setup.far.retry(&[warm], later, Place::Keep).await.unwrap();
+    let fence = setup.lease_one().await;
+    setup.proxy.set(Mode::Mute);
+    let far = setup.far.clone();
+    let call = tokio::spawn(async move { far.retry(&[fence], later, Place::Keep).await });
+    let lane = setup.queue.lanes[0];
+    let scheduled = async |near: &Harness| near.store.lane_stats(lane).await.unwrap().scheduled == 2;
+    setup.until("the message that waits for its time", scheduled).await;
+    setup.near.advance(60_000);
+    for message in setup.near.take(&setup.queue, 2).await {
+        assert_eq!(setup.near.complete(message.fence()).await, Answer::Done);
+    }
+    assert_eq!(setup.live().await, 0);
+    setup.cut().await;
+    assert_eq!(call.await.unwrap().unwrap(), [Answer::Done]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bury_whose_reply_was_lost_is_done_although_the_message_has_left_the_dead_queue() {
+    let near = support::postgres().await;
+    let dead = near.store.queue_create("dead", Settings::default()).await.unwrap();
+    let setup = setup_on(near, Settings { dead_queue: Some("dead".to_owned()), ..Settings::default() }).await;
+    let warm = setup.lease().await;
+    setup.far.bury(&[warm], "warm").await.unwrap();
+    let take = async |near: &Harness| match near.take(&dead, 1).await.pop() {
+        Some(message) => near.complete(message.fence()).await == Answer::Done,
+        None => false,
+    };
+    assert!(take(&setup.near).await);
+    let fence = setup.lease_one().await;
+    setup.proxy.set(Mode::Mute);
+    let far = setup.far.clone();
+    let call = tokio::spawn(async move { far.bury(&[fence], "poison").await });
+    setup.until("the message in the dead queue", take).await;
     setup.cut().await;
     assert_eq!(call.await.unwrap().unwrap(), [Answer::Done]);
 }
