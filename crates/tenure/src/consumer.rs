@@ -92,7 +92,7 @@ impl Holdings {
     }
 }
 
-/// What the kernel hands out at a time, so that no consumer waits long for one that takes much.
+/// What the kernel hands out at a time to all that ask together, so that none waits long for one that takes much.
 const HAND: usize = 1000;
 
 /// A message under this consumer's lease: the message itself, or its id.
@@ -152,7 +152,8 @@ impl Consumer {
     }
 
     /// Leases up to the configuration's batch size of messages, for as long as the queue's settings say, oldest first. None when
-    /// the queue is empty or paused, or this consumer is suspended. Messages with keys come through [`run`](Consumer::run) and
+    /// the queue is empty or paused, or this consumer is suspended; fewer than there are when other consumers of this process
+    /// take messages at the same time. Messages with keys come through [`run`](Consumer::run) and
     /// [`MessageQueue`](crate::MessageQueue). When the queue was deleted and created anew, by any process, this continues with the
     /// new one within about a second.
     ///
@@ -190,7 +191,7 @@ impl Consumer {
             let first = self.claim(limit, lease, wait).await;
             let (queue, mut messages) = first.map_err(|error| self.judge(error))?;
             let mut more = messages.len();
-            while more == HAND && messages.len() < limit {
+            while more > 0 && limit > HAND && messages.len() < limit {
                 let next = self.claim(limit - messages.len(), lease, Duration::ZERO).await;
                 // The messages that are already leased go to the caller: without it they would stay leased to no handler
                 // until their leases expire. An error that lasts comes back with the next call.

@@ -19,6 +19,15 @@ fn dsn() -> String {
         .expect("TENURE_TEST_POSTGRES is not set: run `cargo xtask test tenure`, which starts a throw-away server")
 }
 
+/// A store in a file, in the folder in memory that `cargo xtask test` names: leases must not depend on a disk that stalls.
+async fn sqlite() -> (tempfile::TempDir, std::path::PathBuf, Store) {
+    let files = std::env::var_os("TENURE_TEST_FILES").map_or_else(std::env::temp_dir, Into::into);
+    let folder = tempfile::tempdir_in(files).unwrap();
+    let path = folder.path().join("app.db");
+    let store = Store::connect(&path.display().to_string()).await.unwrap();
+    (folder, path, store)
+}
+
 #[tokio::test]
 async fn work_and_message_are_one_transaction_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
@@ -72,26 +81,6 @@ async fn work_and_message_are_one_transaction_on_postgres() {
     assert!(matches!(error, Error::LeaseLost { .. }));
     transaction.rollback().await.unwrap();
     assert_eq!(consumer.count_by_worker().await.unwrap(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_sql_of_the_guide_runs() {
-    let guide = include_str!("../../../docs/guide/library.md");
-    let (_, block) = guide.split_once("```sql\n").unwrap();
-    let (sql, rest) = block.split_once("```").unwrap();
-    assert!(!rest.contains("```sql"), "this test runs the first block only");
-    let schema = format!("guide_{}", std::process::id());
-    let store = Store::connect(&format!("{}?schema={schema}", dsn())).await.unwrap();
-    store.install().await.unwrap();
-    Admin::on(&store).create_queue("mail").await.unwrap();
-    let (client, connection) = tokio_postgres::connect(&dsn(), tokio_postgres::NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client.batch_execute(&sql.replace("tenure.", &format!("{schema}."))).await.unwrap();
-    let mail = Consumer::on(&store, "mail", "host", 1).await.unwrap().dequeue().await.unwrap();
-    assert_eq!(mail.len(), 1, "one has a key, one a delay");
-    assert_eq!(mail[0].payload.as_bytes(), br#"{"to": "ada", "path": "C:\\dir"}"#);
-    let metrics = Admin::on(&store).get_queue_metrics("mail").await.unwrap();
-    assert_eq!((metrics.total_messages, metrics.locked_messages), (3, 1));
 }
 
 #[cfg(feature = "sqlx")]
@@ -168,9 +157,7 @@ async fn check_mixed(store: &Store, sent: &[tenure::QueueMessage], [stored, gone
 
 #[tokio::test]
 async fn a_batch_of_different_options_in_a_transaction_on_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("app.db");
-    let store = Store::connect(&path.display().to_string()).await.unwrap();
+    let (_folder, path, store) = sqlite().await;
     let (producer, consumer) = queue(&store).await;
     let ids = prepare(&producer, &consumer).await;
     let mut app = rusqlite::Connection::open(&path).unwrap();
@@ -267,7 +254,8 @@ async fn a_message_of_a_key_is_completed_through_sqlx_by_its_holder_alone() {
     };
     let mut seen = None;
     let until = async { seen = stopped.await.ok() };
-    consumer.run(handler).until(until).await.unwrap();
+    let summary = consumer.run(handler).until(until).await.unwrap();
+    assert_eq!((summary.completed, summary.lost), (1, 0));
     let (key, first, second) = seen.unwrap();
     assert_eq!(key.as_deref(), Some("k"));
     assert!(first.is_ok(), "{first:?}");
@@ -371,9 +359,7 @@ fn broken() -> Error {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_completed_in_its_handlers_transaction_counts_as_completed_on_sqlite() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("app.db");
-    let store = Store::connect(&path.display().to_string()).await.unwrap();
+    let (_folder, path, store) = sqlite().await;
     for (name, producer, consumer) in queues(&store).await {
         let (own, path) = (consumer.clone(), path.clone());
         let handle = move |delivery: Delivery| {
@@ -395,10 +381,8 @@ async fn a_message_completed_in_its_handlers_transaction_counts_as_completed_on_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_may_work_on_for_longer_than_the_lease_of_a_message_that_it_has_completed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("app.db");
-    let store = Store::connect(&path.display().to_string()).await.unwrap();
-    let lease = Duration::from_secs(4);
+    let (_folder, path, store) = sqlite().await;
+    let lease = Duration::from_secs(8);
     for (name, producer, consumer) in queues(&store).await {
         producer.enqueue("x").await.unwrap();
         let (own, path) = (consumer.clone(), path.clone());
@@ -487,9 +471,8 @@ async fn a_message_completed_by_the_sql_function_counts_as_completed() {
 /// A transaction that is rolled back has completed nothing, whatever has become of the message since.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_another_consumer_completed_after_a_rollback_counts_as_lost() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("app.db");
-    let store = Store::connect(&path.display().to_string()).await.unwrap();
+    const LEASE: Duration = Duration::from_secs(4);
+    let (_folder, path, store) = sqlite().await;
     for (name, producer, consumer) in queues(&store).await {
         let other = Consumer::on(&store, name, "host", 3).await.unwrap();
         producer.enqueue("x").await.unwrap();
@@ -503,7 +486,7 @@ async fn a_message_that_another_consumer_completed_after_a_rollback_counts_as_lo
                     let transaction = app.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
                     own.complete_in_sqlite(&transaction, &delivery).unwrap();
                     // The lease cannot be extended meanwhile.
-                    std::thread::sleep(Duration::from_millis(1500));
+                    std::thread::sleep(LEASE + Duration::from_millis(500));
                     transaction.rollback().unwrap();
                 };
                 tokio::task::spawn_blocking(hold).await.unwrap();
@@ -523,7 +506,7 @@ async fn a_message_that_another_consumer_completed_after_a_rollback_counts_as_lo
             drop(stop);
         };
         // The loop has no room to take the message again itself.
-        let run = consumer.run(handle).concurrency(1).prefetch(0).lease(Duration::from_secs(1));
+        let run = consumer.run(handle).concurrency(1).prefetch(0).lease(LEASE);
         let run = run.until(async { drop(stopped.await) });
         let (summary, ()) = tokio::join!(run.into_future(), take_over);
         let summary = summary.unwrap();

@@ -288,3 +288,12 @@ pub(crate) async fn a_queue_that_was_created_anew_is_found_by_its_name(h: &Harne
         }
     }
 }
+
+pub(crate) async fn large_batches_of_consumers_that_ask_at_once_are_whole(h: &Harness) {
+    let (producer, first) = h.queue().await;
+    let second = h.consumer(2).await;
+    producer.batch_enqueue(&(0..6000).collect::<Vec<_>>()).await.unwrap();
+    // The kernel hands out a thousand at a time, to both together.
+    let (one, two) = tokio::join!(first.dequeue_with_options(2500, 60), second.dequeue_with_options(2500, 60));
+    assert_eq!((one.unwrap().len(), two.unwrap().len()), (2500, 2500));
+}

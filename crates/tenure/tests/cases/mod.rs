@@ -134,6 +134,7 @@ macro_rules! suite {
             bad_durations_are_refused_and_zero_messages_are_none
             a_message_is_buried_or_retried_by_hand
             a_queue_that_was_created_anew_is_found_by_its_name
+            large_batches_of_consumers_that_ask_at_once_are_whole
         }
         $crate::cases::suite! { @cases $open, true, routed:
             a_key_is_delivered_together_in_order_to_one_holder
