@@ -7,7 +7,7 @@ mod support;
 use std::path::{Path, PathBuf};
 
 use tenure_store::conformance::{Harness, numbered};
-use tenure_store::{Claim, Kind, NewMessage, Queue, Settings, Store};
+use tenure_store::{Claim, Fence, Kind, NewMessage, Queue, Settings, Store};
 
 fn path(h: &Harness) -> PathBuf {
     tenure_store::dsn_file(&h.dsn).unwrap()
@@ -31,6 +31,40 @@ async fn refused(store: &Store, queue: &Queue, name: &Path, what: &str) {
         assert_eq!((error.kind(), error.is_retryable()), (Kind::FileReplaced, false), "{error:?}");
         let text = error.to_string();
         assert!(text.contains(&format!("{} was {what}", name.display())) && text.contains("start again"), "{text}");
+    }
+}
+
+/// Acts in a transaction of the caller's own, on a connection that still has the file open.
+fn refused_in_a_transaction(
+    store: &Store,
+    queue: &Queue,
+    fence: Fence,
+    connection: &mut rusqlite::Connection,
+    kind: Kind,
+) {
+    let transaction = connection.transaction().unwrap();
+    let enqueued = store.enqueue_in_sqlite(&transaction, queue, vec![NewMessage::new("x")]).unwrap_err();
+    let completed = store.complete_in_sqlite(&transaction, &[fence]).unwrap_err();
+    assert_eq!((enqueued.kind(), completed.kind()), (kind, kind), "{enqueued:?} {completed:?}");
+}
+
+#[tokio::test]
+async fn transactions_of_the_callers_own_are_refused_when_the_file_was_deleted_or_the_store_was_closed() {
+    for deleted in [true, false] {
+        let h = support::file("sqlite:").await;
+        let queue = h.queue().await;
+        put(&h.store, &queue).await.unwrap();
+        let fence = h.take_one(&queue).await.fence();
+        let mut connection = rusqlite::Connection::open(path(&h)).unwrap();
+        // Opens the file: SQLite does so with the first statement.
+        connection.query_row("select count(*) from tenure_message", [], |row| row.get::<_, i64>(0)).unwrap();
+        if deleted {
+            std::fs::remove_file(path(&h)).unwrap();
+            refused_in_a_transaction(&h.store, &queue, fence, &mut connection, Kind::FileReplaced);
+        } else {
+            h.store.close().await.unwrap();
+            refused_in_a_transaction(&h.store, &queue, fence, &mut connection, Kind::Closed);
+        }
     }
 }
 

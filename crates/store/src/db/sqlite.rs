@@ -217,6 +217,10 @@ impl Sqlite {
 impl Sqlite {
     /// Runs an act on a connection that is not ours.
     pub(crate) fn run_on<T>(&self, connection: &Connection, act: impl Act<T>) -> Result<T> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(closed());
+        }
+        self.files.as_ref().map_or(Ok(()), |files| files.check())?;
         run(connection, &self.texts, act)
     }
 }

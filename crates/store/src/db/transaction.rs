@@ -43,7 +43,9 @@ impl Store {
         let mut conn = Conn::Postgres(db.borrowed(transaction.client()));
         let answers = match enqueue(&mut conn, self.clock(), &entries).await {
             Err(error) if error.kind() == Kind::NotFound => {
-                self.recreated(queue).await?;
+                if let Err(error) = self.recreated(queue).await {
+                    tracing::debug!(%error, "could not look whether the queue was created anew; the next call looks again");
+                }
                 return Err(error);
             }
             answers => answers?,
@@ -99,9 +101,10 @@ impl Store {
         if answers.as_ref().is_err_and(|error| error.kind() == Kind::NotFound) {
             let name = queue.name.clone();
             // On the caller's connection, because this call does not wait: only committed queues are there.
-            let found = db.run_on(transaction, move |conn| Box::pin(async move { get(conn, &name).await }))?;
-            if let Some(found) = found.filter(|found| found.id != queue.id) {
-                self.remember_successor(queue, &found);
+            match db.run_on(transaction, move |conn| Box::pin(async move { get(conn, &name).await })) {
+                Ok(Some(found)) if found.id != queue.id => self.remember_successor(queue, &found),
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "could not look whether the queue was created anew"),
             }
         }
         answers
@@ -144,7 +147,7 @@ fn completions(fences: &[Fence]) -> Vec<Finish> {
     fences.iter().map(|fence| Finish::new(*fence, Verb::Complete)).collect()
 }
 
-/// The least position that becomes ready in each lane; the greatest there is stands for "look everywhere".
+/// What the lanes of these messages have to be told when the transaction commits.
 fn ready(entries: &[Entry], answers: &[Enqueued]) -> Outbox {
     let mut ready = Outbox::default();
     for (entry, answer) in entries.iter().zip(answers).filter(|(_, answer)| !answer.duplicate) {

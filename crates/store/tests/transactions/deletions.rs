@@ -27,6 +27,50 @@ async fn enqueue_that_commits_after_its_queue_was_deleted_leaves_no_orphan() {
     store.verify().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn enqueues_of_two_processes_beside_a_deletion_leave_no_orphan() {
+    let (store, queue, _, schema) = postgres().await;
+    let other = Store::connect(&format!("{}?schema={schema}", support::postgres_dsn())).await.unwrap();
+    let (mut queue, mut stored) = (queue, 0);
+    for _ in 0..20 {
+        let crowd: Vec<_> = [&store, &other]
+            .into_iter()
+            .cycle()
+            .take(8)
+            .map(|store| {
+                let (store, queue) = (store.clone(), queue.clone());
+                tokio::spawn(async move {
+                    for count in 0_u64.. {
+                        let later =
+                            NewMessage { due: Some(Due::In(Duration::from_secs(60))), ..NewMessage::new("later") };
+                        match store.enqueue(&queue, None, vec![NewMessage::new("x"), later]).await {
+                            Ok(_) => {}
+                            Err(error) if error.kind() == Kind::NotFound => return count,
+                            Err(error) => panic!("{error:?}"),
+                        }
+                    }
+                    0
+                })
+            })
+            .collect();
+        // A consumer that waits takes messages in the commits of their enqueues.
+        let waits = tokio::spawn({
+            let (store, claim) =
+                (store.clone(), Claim { wait: Duration::from_secs(20), ..Claim::from_queue(&queue, 1) });
+            async move { while store.claim(claim.clone()).await.is_ok() {} }
+        });
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        store.queue_delete("jobs").await.unwrap();
+        for producer in crowd {
+            stored += producer.await.unwrap();
+        }
+        waits.await.unwrap();
+        store.verify().await.unwrap();
+        queue = store.queue_create("jobs", Settings { partitions: 4, ..Settings::default() }).await.unwrap();
+    }
+    assert!(stored > 0, "nothing was stored beside the deletions");
+}
+
 /// Calls of the two functions of the database that store messages, with a dedupe key or without.
 fn sql_enqueues(schema: &str, dedupe: bool) -> Vec<String> {
     let (named, array) = if dedupe { (", dedupe_key => 'd'", "array['d']") } else { ("", "null") };
