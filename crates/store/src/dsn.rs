@@ -221,7 +221,9 @@ fn form(dsn: &str) -> Result<Form<'_>> {
                     "a DSN of PostgreSQL has two slashes after its scheme: postgres://user:password@host:port/database",
                 )),
             },
+            "sqlite" if rest.strip_prefix("//").is_some_and(names_a_user) => Err(a_user_of_a_file(scheme)),
             "sqlite" => Ok(Form::Sqlite(rest)),
+            "turso" | "libsql" if names_a_user(rest) => Err(a_user_of_a_file(scheme)),
             "turso" | "libsql" => Ok(Form::Turso(rest)),
             known if rest.starts_with("//") && !rest.is_empty() => Err(Error::new(
                 Kind::InvalidDsn,
@@ -236,7 +238,7 @@ fn form(dsn: &str) -> Result<Form<'_>> {
     }
     if libpq::is_key_value(dsn) {
         let name = dsn.split('=').next().unwrap_or_default().trim();
-        return if libpq::KNOWN.contains(&name) { Ok(Form::KeyValue) } else { Err(not_a_path()) };
+        return if libpq::is_option(name) { Ok(Form::KeyValue) } else { Err(not_a_path()) };
     }
     if path.contains(['@', '=', ':']) || path.starts_with("//") {
         return Err(not_a_path());
@@ -258,6 +260,20 @@ fn looks_like_a_path(path: &str) -> bool {
     let begins = ["/", "./", "../", "~/", "\\", ".\\", "..\\"].iter().any(|prefix| path.starts_with(prefix));
     let drive = matches!(path.as_bytes(), [letter, b':', b'/' | b'\\', ..] if letter.is_ascii_alphabetic());
     begins && !path.starts_with("//") || drive
+}
+
+/// Whether `user:password@host` follows the scheme of a file: most likely the scheme is wrong, and the rest is no name of a file.
+fn names_a_user(rest: &str) -> bool {
+    let userinfo = rest.split_once(':').is_some_and(|(_, rest)| rest.contains('@'));
+    userinfo && !rest.starts_with("//") && !looks_like_a_path(rest)
+}
+
+fn a_user_of_a_file(scheme: &str) -> Error {
+    let scheme = scheme.to_ascii_lowercase();
+    invalid(format!(
+        "the DSN has a user and a password, and {scheme}: is a file: write {scheme}:./path for a file whose name has ':' and '@' \
+         in it, and postgres://user:password@host:port/database for PostgreSQL"
+    ))
 }
 
 fn not_a_path() -> Error {
@@ -531,6 +547,10 @@ mod tests {
             ("postgres://u:secret@h/db?pool_size=0", "from 1 to 1000"),
             ("postgres://u:secret@h:port/db", "not of the form"),
             ("postgres://u:secret@h/db?schema=pg_x", "schema must be"),
+            ("postgres://u:secret@h/db?hostaddr=127.0.0.1", "'hostaddr' of libpq is not supported"),
+            ("host=h password=secret sslrootcert=ca.pem", "'sslrootcert' of libpq is not supported"),
+            ("service=secret dbname=x", "'service' of libpq is not supported"),
+            ("sqlite://u:secret@h/db", "write sqlite:./path for a file"),
             ("postgres://u:secret@h/db?tcp_user_timeout=30", "from 1000 to 3600000: milliseconds"),
             ("postgres://u:secret@h/db?connect_timeout=0", "connect_timeout is a whole number from 1 to 3600"),
             ("postgres://u:secret@h/db?keepalives=maybe", "keepalives is true or false"),
@@ -552,6 +572,9 @@ mod tests {
         }
         for (dsn, file) in [
             ("sqlite:/abs/x@y.db", "/abs/x@y.db"),
+            ("sqlite://./x:y@z.db", "./x:y@z.db"),
+            ("sqlite:///abs/x:y@z.db", "/abs/x:y@z.db"),
+            ("turso:/abs/x:y@z.db", "/abs/x:y@z.db"),
             ("SQLite:x=y.db", "x=y.db"),
             ("sqlite:a:b.db", "a:b.db"),
             ("./jobs.db?durability=crash_only", "./jobs.db"),
@@ -728,6 +751,11 @@ mod tests {
         "postgres://me:s3cret@db/app?pool_size=s3cret",
         "turso://my-db.turso.io?auth_token=s3cret",
         "libsql://my-db.turso.io?authToken=s3cret",
+        "sqlite://me:s3cret@db/app",
+        "SQLite://me:s3cret@db/app?durability=full",
+        "sqlite://me:x?durability=s3cret@db/app",
+        "turso:me:s3cret@db/app",
+        "libsql:me:s3cret@db/app",
         "jobs.db?s3cret",
         "jobs.db?password=s3cret",
     ];

@@ -36,6 +36,36 @@ pub(super) const KNOWN: &[&str] = &[
     "target_session_attrs",
 ];
 
+/// Options of libpq's that a DSN may not have here. Their names are no secrets, wherever they stand.
+const REFUSED: &[&str] = &[
+    "hostaddr",
+    "passfile",
+    "require_auth",
+    "client_encoding",
+    "fallback_application_name",
+    "replication",
+    "gssencmode",
+    "gssdelegation",
+    "gsslib",
+    "krbsrvname",
+    "load_balance_hosts",
+    "requirepeer",
+    "requiressl",
+    "service",
+    "sslcert",
+    "sslcertmode",
+    "sslcompression",
+    "sslcrl",
+    "sslcrldir",
+    "sslkey",
+    "sslnegotiation",
+    "sslpassword",
+    "sslrootcert",
+    "sslsni",
+    "ssl_max_protocol_version",
+    "ssl_min_protocol_version",
+];
+
 /// What follows `postgres://`.
 pub(super) fn uri(rest: &str) -> Result<Options> {
     let mut options = Options::new();
@@ -156,10 +186,19 @@ pub(super) fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
+/// Whether libpq has an option of this name, whether a DSN may have it here or not.
+pub(super) fn is_option(name: &str) -> bool {
+    KNOWN.contains(&name) || REFUSED.contains(&name)
+}
+
 /// Refuses an option that does not exist; its name is repeated only where it cannot be part of a password.
 fn known(name: &str, shown: bool) -> Result<()> {
     if KNOWN.contains(&name) {
         return Ok(());
+    }
+    if REFUSED.contains(&name) {
+        let known = KNOWN.join(", ");
+        return Err(invalid(format!("the option '{name}' of libpq is not supported here: supported are {known}")));
     }
     let plain = shown && name.len() <= 40 && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
     let what = if plain { format!("unknown option '{name}'") } else { "unknown option".to_owned() };
