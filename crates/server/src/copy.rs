@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
-use tenure_store::{CopyProgress, CopyReport, Error, Result, Store};
+use tenure_store::{Backend, CopyProgress, CopyReport, Error, Kind, Result, Store, dsn_backend};
 
 #[derive(Args)]
 pub(crate) struct Copy {
@@ -21,7 +21,7 @@ pub(crate) struct Copy {
 }
 
 pub(crate) async fn run(copy: &Copy) -> Result<()> {
-    let file = Path::new(path(&copy.from));
+    let file = Path::new(path(&copy.from)?);
     let store = Store::connect(&copy.to).await?;
     store.install().await?;
     println!("{} to {}", file.display(), store.backend().name());
@@ -34,21 +34,36 @@ pub(crate) async fn run(copy: &Copy) -> Result<()> {
     }
     if copy.no_verify {
         println!("not verified");
-        return store.close().await;
+        return close(&store).await;
     }
     let bars = Bars::new("verified");
     let events = store.verify_duroxide_copy(file, |progress| bars.show(progress)).await.map_err(again)?;
     bars.finish();
     println!("verified: all tables have the same number of rows, and {events} events are the same byte for byte");
-    store.close().await
+    close(&store).await
+}
+
+/// A copy that is complete stays a success while another process reads the store: its `-wal` file stays beside it.
+async fn close(store: &Store) -> Result<()> {
+    match store.close().await {
+        Err(error) if error.kind() == Kind::Contended => println!("{error}"),
+        closed => closed?,
+    }
+    Ok(())
 }
 
 /// The path alone, of what may be written as duroxide's programs write it: sqlite:orders.db?mode=rwc.
-fn path(from: &str) -> &str {
-    match from.strip_prefix("sqlite://").or_else(|| from.strip_prefix("sqlite:")) {
-        Some(rest) => rest.split('?').next().unwrap_or(rest),
-        None => from,
+fn path(from: &str) -> Result<&str> {
+    let plain = from.split('?').next().unwrap_or(from);
+    // A connection string of a server, most likely that of --to, has a password in it that must not be shown as a file's name.
+    if !matches!(dsn_backend(plain), Ok(Backend::Sqlite)) {
+        let message = "--from is the SQLite file that duroxide made: write its path, or sqlite:path; --to is where it is copied to";
+        return Err(Error::new(Kind::InvalidInput, message));
     }
+    Ok(match plain.strip_prefix("sqlite://").or_else(|| plain.strip_prefix("sqlite:")) {
+        Some(path) => path,
+        None => from,
+    })
 }
 
 /// What can be done about an error that a repeat may mend.
@@ -118,14 +133,25 @@ mod tests {
     #[test]
     fn a_file_may_be_named_as_duroxide_names_it() {
         for from in ["orders.db", "sqlite:orders.db", "sqlite://orders.db?mode=rwc"] {
-            assert_eq!(path(from), "orders.db");
+            assert_eq!(path(from).unwrap(), "orders.db");
         }
-        assert_eq!(path("sqlite:///data/orders.db"), "/data/orders.db");
+        for (from, file) in [("sqlite:///data/orders.db", "/data/orders.db"), ("/data/what?.db", "/data/what?.db")] {
+            assert_eq!(path(from).unwrap(), file);
+        }
+    }
+
+    #[test]
+    fn a_database_on_a_server_is_no_file_to_copy_from_and_its_password_is_not_shown() {
+        for from in ["postgres://me:s3cret@db/app", "host=db password=s3cret", "me:s3cret@db/app", "turso:orders.db"] {
+            let error = path(from).unwrap_err();
+            assert_eq!(error.kind(), Kind::InvalidInput, "{from}");
+            let said = format!("{error} {error:?}");
+            assert!(said.contains("--from is the SQLite file") && !said.contains("s3cret"), "{said}");
+        }
     }
 
     #[test]
     fn only_what_a_repeat_may_mend_is_to_be_repeated() {
-        use tenure_store::Kind;
         let said = |kind| again(Error::new(kind, "no")).to_string();
         assert_eq!(said(Kind::Unavailable), "no; run it again: it goes on where it stopped");
         assert_eq!(said(Kind::AlreadyExists), "no");

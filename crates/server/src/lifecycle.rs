@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rand::Rng as _;
-use tenure_store::{Error, Import, Kind, Queue, Store};
+use tenure_store::{Backend, Error, Import, Kind, Queue, Store};
 
 use crate::service::Service;
 use crate::stores::Member;
@@ -160,8 +160,21 @@ async fn tend(store: &Store, member: &Member, lanes: BTreeSet<i64>, walks: &mut 
     let is_due = |lane: &i64| walks.lanes.get(lane).is_none_or(|(_, at)| at.elapsed() >= WALK_EVERY);
     let walked = |lane: i64| (lane, walks.lanes.get(&lane).map_or(0, |(walked, _)| *walked));
     let due: Vec<(i64, i64)> = lanes.into_iter().filter(is_due).map(walked).collect();
-    for part in due.chunks(TOGETHER) {
-        let Some(tended) = go_on(part[0].0, member.watched(store.tend(part).await))? else { continue };
+    // Turso has one connection, which the calls of clients wait for.
+    let together = if store.backend() == Backend::Turso { TOGETHER / 16 } else { TOGETHER };
+    for part in due.chunks(together) {
+        let tended = match member.watched(store.tend(part).await) {
+            // One lane may be the reason, and must not keep the others from being looked after.
+            Err(error) if part.len() > 1 && error.kind() != Kind::Unavailable => {
+                let mut alone = Vec::with_capacity(part.len());
+                for walk in part {
+                    alone.push(store.tend(&[*walk]).await.and_then(|mut tended| tended.remove(0)));
+                }
+                alone
+            }
+            Err(error) if error.kind() != Kind::Unavailable => vec![Err(error)],
+            tended => tended?,
+        };
         for ((lane, _), tended) in part.iter().zip(tended) {
             let walked = go_on(*lane, member.watched(tended))?.unwrap_or(0);
             walks.lanes.insert(*lane, (walked, Instant::now()));

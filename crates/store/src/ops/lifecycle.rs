@@ -64,10 +64,14 @@ impl Store {
                 })
             })
         });
-        let mut tended: Vec<Result<i64>> = walks.iter().map(|_| Ok(0)).collect();
+        // Lanes that are not reached stay where they are.
+        let mut tended: Vec<Result<i64>> = walks.iter().map(|(_, walked)| Ok(*walked)).collect();
         for (n, last, seen, lapsed, doomed) in look.await? {
-            let Some(last) = last else { continue };
             let n = n as usize;
+            let Some(last) = last else {
+                tended[n] = Ok(0);
+                continue;
+            };
             let (lane, walked) = walks[n];
             let next = if seen < STRIDE { 0 } else { last.saturating_add(1) };
             let part = walked..last.saturating_add(1);
