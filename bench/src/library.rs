@@ -61,6 +61,14 @@ pub(crate) async fn one_by_one(dsn: &str, key: Option<&str>, messages: u64, hand
     Ok(measured)
 }
 
+/// A whole backlog of one key with the settings that a loop has by itself, to its last message.
+pub(crate) async fn whole_key(dsn: &str, messages: u64) -> Result<Measured> {
+    let consumer = backlog(dsn, Some("k"), messages).await?;
+    let (summary, measured) = handle(&consumer, 16, Duration::ZERO, None, messages).await?;
+    assert_eq!((summary.completed, summary.buried, summary.lost), (messages, 0, 0), "every message is completed once");
+    Ok(measured)
+}
+
 /// A consumer of a queue with a backlog, of one key or of none.
 async fn backlog(dsn: &str, key: Option<&str>, messages: u64) -> Result<Consumer> {
     let (kernel, queue) = ours::fresh(dsn).await?;

@@ -201,8 +201,8 @@ async fn s6b(dsn: &str, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// A transaction stays idle after a write to a table of its own, with a transaction number, under 1,500/s and during a
-/// drain. Leases are short enough to be looked after while it lasts.
+/// A transaction stays idle, after a write to a table of its own or with an old snapshot, under 1,500/s and during a drain.
+/// Leases are short enough to be looked after while it lasts.
 async fn s6c(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
     const PACE: f64 = 1500.0;
     let drained = 20_000;
@@ -216,18 +216,24 @@ async fn s6c(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
     let calm = ours::paced(&store, &queue, 8, 8, PACE, seconds.min(60.0)).await?;
     ours::fill(&store, &queue, drained, None).await?;
     let clean = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
-    let (store, queue) = short().await?;
-    let idle = bare::connect(dsn).await?;
-    idle.batch_execute("create table bench.idle (n int); begin; insert into bench.idle values (1)").await?;
-    let pressed = ours::paced(&store, &queue, 8, 8, PACE, seconds).await?;
-    ours::fill(&store, &queue, drained, None).await?;
-    let held = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
-    idle.batch_execute("rollback").await?;
-    let name = format!("S6c {seconds:.0} s beside a transaction idle after a write");
-    report.bound(&format!("{name}: keeps up"), pressed, "of pace", pressed.rate / PACE, 0.95, true);
-    let calm_name = format!("{name}: latency (p99 without it {:.1} ms)", calm.p99);
-    report.bound(&calm_name, pressed, "x p99", pressed.p99 / calm.p99, 2.0, false);
-    report.ratio("S6c drain 20k under it vs clean", clean, held, 0.8);
+    for (what, begin) in [
+        // With a transaction number, and without one.
+        ("idle after a write", "create table bench.idle (n int); begin; insert into bench.idle values (1)"),
+        ("with an old snapshot", "begin isolation level repeatable read; select count(*) from bench.message"),
+    ] {
+        let (store, queue) = short().await?;
+        let idle = bare::connect(dsn).await?;
+        idle.batch_execute(begin).await?;
+        let pressed = ours::paced(&store, &queue, 8, 8, PACE, seconds).await?;
+        ours::fill(&store, &queue, drained, None).await?;
+        let held = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
+        idle.batch_execute("rollback").await?;
+        let name = format!("S6c {seconds:.0} s beside a transaction {what}");
+        report.bound(&format!("{name}: keeps up"), pressed, "of pace", pressed.rate / PACE, 0.95, true);
+        let calm_name = format!("{name}: latency (p99 without it {:.1} ms)", calm.p99);
+        report.bound(&calm_name, pressed, "x p99", pressed.p99 / calm.p99, 2.0, false);
+        report.ratio(&format!("S6c drain 20k beside it, {what}, vs clean"), clean, held, 0.8);
+    }
     Ok(())
 }
 
@@ -311,6 +317,8 @@ async fn leases(dsn: &str, report: &mut Report) -> Result<()> {
     report.ratio("Leases: Consumer::run, leases extended while 512 handlers work vs not", kept, extended, 0.8);
     report.ratio("Leases: one key of 100k, Consumer::run vs messages without a key", plain, keyed, 0.8);
     report.bound("Leases: one key of 100k, memory", keyed, "MB more at most", grown, 32.0, false);
+    let whole = library::whole_key(dsn, BACKLOG).await?;
+    report.ratio("Leases: one key of 100k to its last message vs its first 1000", keyed, whole, 0.8);
     report.ratio("Leases: one key of 100k in whole batches vs batches without a key", batches, key_batches, 0.4);
     Ok(())
 }

@@ -48,6 +48,9 @@ struct Cli {
     /// Keep the histories even if nothing is violated.
     #[arg(long)]
     keep: bool,
+    /// Succeed although a scenario cannot run on this machine.
+    #[arg(long)]
+    allow_missing: bool,
     #[command(subcommand)]
     role: Option<Process>,
 }
@@ -121,7 +124,10 @@ async fn run_all(cli: &Cli) -> Result<bool> {
                 sound = false;
                 format!("FAILED to run: {error}; its files are in {}", folder.display())
             }
-            Ok(false) => format!("NOT RUN: it needs {}", run::needs(scenario.kept)),
+            Ok(false) => {
+                sound &= cli.allow_missing;
+                format!("NOT RUN: it needs {}; --allow-missing goes on without it", run::needs(scenario.kept))
+            }
             Ok(true) if check(&folder)? => {
                 if !cli.keep {
                     std::fs::remove_dir_all(&folder)?;
