@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::json;
-use tenure_chaos::history::{Event, Item, Recorder, Rules, State};
+use tenure_chaos::history::{Event, Item, Recorder, Rules, State, micros};
 use tenure_store::{Outcome, Settings, Store};
 use tokio::sync::Mutex;
 
@@ -14,11 +14,13 @@ use crate::http::Client;
 use crate::job::{Job, KEPT, KEYED, LEASE, LOOPED, PLAIN, Role, WEB, WIDE};
 use crate::process::{LIBRARY, Server, Slot};
 use crate::proxy::Mode;
-use crate::scenario::{Fault, Kept, Plan, Scenario};
+use crate::scenario::{Fault, Kept, Plan, SETTLED, Scenario};
 use crate::store::Database;
 
 /// How long a process may take to end when it is asked to.
 const ENDING: Duration = Duration::from_secs(45);
+/// Worker processes that are clients of each server.
+const CLIENTS: usize = 2;
 /// How long the drain may take.
 const DRAINING: Duration = Duration::from_secs(60);
 /// A clock that was moved by more than this makes a history worthless.
@@ -34,7 +36,8 @@ struct World {
 
 /// Runs a scenario, and leaves its history in the folder. Whether it could be run here.
 pub(crate) async fn run(scenario: &Scenario, seed: u64, length: Duration, folder: &Path) -> Result<bool> {
-    let Some(database) = Database::start(scenario.kept, length).await? else { return Ok(false) };
+    let plan = scenario.plan(seed, length, workers(scenario));
+    let Some(database) = Database::start(scenario.kept, plan.length).await? else { return Ok(false) };
     let recorder = Recorder::open(folder, "nemesis")?;
     let (began, wall) = (Instant::now(), SystemTime::now());
     write_rules(&recorder, scenario, &database);
@@ -60,9 +63,8 @@ pub(crate) async fn run(scenario: &Scenario, seed: u64, length: Duration, folder
         jobs.extend(LIBRARY.map(|role| job(role, None)));
     }
     for server in &servers {
-        jobs.extend([job(Role::Http, Some(server)), job(Role::Http, Some(server))]);
+        jobs.extend((0..CLIENTS).map(|_| job(Role::Http, Some(server))));
     }
-    let plan = scenario.plan(seed, length, jobs.len());
     show(&plan);
     let drains: Vec<Job> = [
         scenario.library.then(|| job(Role::Drain, None)),
@@ -79,7 +81,7 @@ pub(crate) async fn run(scenario: &Scenario, seed: u64, length: Duration, folder
         slots: Mutex::new(slots),
         servers: Mutex::new(servers),
     });
-    world.suffer(plan, began + length).await?;
+    world.suffer(plan).await?;
     world.finale(drains).await?;
     let drift = wall.elapsed().unwrap_or_default().abs_diff(began.elapsed());
     if drift > STEPPED {
@@ -88,11 +90,16 @@ pub(crate) async fn run(scenario: &Scenario, seed: u64, length: Duration, folder
     Ok(true)
 }
 
+/// How many worker processes a scenario has.
+fn workers(scenario: &Scenario) -> usize {
+    CLIENTS * scenario.servers + if scenario.library { LIBRARY.len() } else { 0 }
+}
+
 fn write_rules(recorder: &Recorder, scenario: &Scenario, database: &Database) {
     // On SQLite writers come one after the other, and no row is locked; a server gives messages of clients that have
     // gone back uncounted.
     let settles = database.is_postgres() || scenario.servers > 0;
-    let settle = settles.then_some(10_000_000);
+    let settle = settles.then_some(micros(SETTLED));
     recorder.write(Event::Rules(Rules { slack: 100_000, late: 3_000_000, settle }));
 }
 
@@ -135,8 +142,9 @@ async fn create_web_queues(address: &str, recorder: &Recorder) -> Result<()> {
 
 impl World {
     /// Both tracks of faults, side by side.
-    async fn suffer(self: &Arc<Self>, plan: Plan, end: Instant) -> Result<()> {
+    async fn suffer(self: &Arc<Self>, plan: Plan) -> Result<()> {
         let began = tokio::time::Instant::now();
+        let end = began + plan.length;
         let track = |faults: Vec<(Duration, Fault)>| {
             let world = self.clone();
             tokio::spawn(async move {
@@ -150,7 +158,7 @@ impl World {
         let (processes, store) = (track(plan.processes), track(plan.store));
         let (processes, store) = (processes.await?, store.await?);
         processes.and(store)?;
-        tokio::time::sleep_until(end.into()).await;
+        tokio::time::sleep_until(end).await;
         Ok(())
     }
 

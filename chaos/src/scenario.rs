@@ -121,6 +121,9 @@ pub(crate) const SCENARIOS: [Scenario; 7] = [
     },
 ];
 
+/// How the old primary goes, in turn.
+const GOING: [Going; 3] = [Going::Killed, Going::Frozen, Going::Unreachable];
+
 /// How the old primary goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Going {
@@ -173,17 +176,25 @@ impl fmt::Display for Fault {
 pub(crate) struct Plan {
     pub(crate) processes: Vec<(Duration, Fault)>,
     pub(crate) store: Vec<(Duration, Fault)>,
+    /// How long the load goes on: until the last fault is over, and then without faults.
+    pub(crate) length: Duration,
 }
 
 /// How long everything runs before the first fault.
 const CALM: Duration = Duration::from_secs(3);
+/// How long everything runs after the last fault. Where rows are locked, the order of a lane is compared only from 10 s after a
+/// fault on.
+pub(crate) const SETTLED: Duration = Duration::from_secs(10);
+const CALM_AFTER: Duration = Duration::from_secs(18);
+/// How long the load goes on after a fail-over before the next one.
+const BETWEEN_FAIL_OVERS: u64 = 12_000;
 
 impl Scenario {
     /// The same seed plans the same faults.
     pub(crate) fn plan(&self, seed: u64, length: Duration, workers: usize) -> Plan {
         let name = self.name.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         let mut random = StdRng::seed_from_u64(seed ^ name);
-        let mut plan = Plan { processes: Vec::new(), store: Vec::new() };
+        let mut plan = Plan { processes: Vec::new(), store: Vec::new(), length: CALM_AFTER };
         let mut at = CALM + ms(random.random_range(0..2000));
         while self.processes && at < length {
             let fault = self.process_fault(&mut random, workers);
@@ -191,15 +202,19 @@ impl Scenario {
             at += ms(random.random_range(2000..4500));
         }
         let mut at = CALM;
-        let mut next = random.random_range(0..self.store.len());
-        while at < length {
-            // In turn and not by chance, so that a short run has each of them.
-            let fault = store_fault(self.store[next % self.store.len()], next, &mut random);
-            next += 1;
+        let first = random.random_range(0..self.store.len());
+        let kinds = if self.store == [Kind::FailOver] { GOING.len() } else { self.store.len() };
+        // In turn and not by chance, and for longer than asked if need be: every run has each of them.
+        for turn in 0.. {
+            if at >= length && turn >= kinds {
+                break;
+            }
+            let fault = store_fault(self.store[(first + turn) % self.store.len()], turn, &mut random);
             plan.store.push((at, fault));
-            let gap = if matches!(fault, Fault::FailOver(_)) { 12_000 } else { 1500 };
+            let gap = if matches!(fault, Fault::FailOver(_)) { BETWEEN_FAIL_OVERS } else { 1500 };
             at += lasts(fault) + ms(gap + random.random_range(0..2000));
         }
+        plan.length += at.max(length);
         plan
     }
 
@@ -227,8 +242,9 @@ fn store_fault(kind: Kind, turn: usize, random: &mut StdRng) -> Fault {
         Kind::Mute => Fault::Network(Mode::Mute, time / 2),
         Kind::Stall => Fault::Network(Mode::Stall(ms(random.random_range(50..800))), time),
         Kind::FreezeNetwork => Fault::Network(Mode::Freeze, time),
-        Kind::FailOver => Fault::FailOver([Going::Killed, Going::Frozen, Going::Unreachable][turn % 3]),
-        Kind::HoldLock => Fault::HoldLock(time * 2),
+        Kind::FailOver => Fault::FailOver(GOING[turn % GOING.len()]),
+        // Up to 18 s: longer than any call may wait for the lock.
+        Kind::HoldLock => Fault::HoldLock(time * 3),
         Kind::FillDisk => Fault::FillDisk(time),
     }
 }
@@ -252,7 +268,7 @@ fn ms(number: u64) -> Duration {
 mod tests {
     use std::time::Duration;
 
-    use super::SCENARIOS;
+    use super::{CALM_AFTER, Fault, GOING, Plan, SCENARIOS};
 
     #[test]
     fn same_seed_plans_the_same_faults() {
@@ -260,6 +276,21 @@ mod tests {
             let plan = |seed| scenario.plan(seed, Duration::from_secs(60), 6);
             assert_eq!(plan(7), plan(7));
             assert_ne!(plan(7), plan(8));
+        }
+    }
+
+    #[test]
+    fn short_run_has_every_kind_of_fault() {
+        for scenario in SCENARIOS {
+            for seed in 0..50 {
+                let Plan { store, length, .. } = scenario.plan(seed, Duration::from_secs(1), 6);
+                let kinds: Vec<_> = store.iter().map(|(_, fault)| std::mem::discriminant(fault)).collect();
+                let goings = GOING.iter().filter(|going| store.iter().any(|(_, f)| *f == Fault::FailOver(**going)));
+                let expected = if scenario.name == "failover" { 3 } else { scenario.store.len() };
+                assert!(kinds.len() >= expected, "{}: {store:?}", scenario.name);
+                assert_eq!(goings.count(), if scenario.name == "failover" { 3 } else { 0 });
+                assert!(store.iter().all(|(at, _)| *at + CALM_AFTER < length));
+            }
         }
     }
 }

@@ -112,7 +112,7 @@ fn keys(index: &Index<'_>) -> Vec<Violation> {
         let mut last: Option<(Micros, &Lease<'_>)> = None;
         for (from, to, lease) in holds {
             if let Some((until, holder)) = last
-                && holder.process != lease.process
+                && !together(holder, lease)
                 && from < until - index.rules.slack
                 && holder.leased.uid != lease.leased.uid
             {
@@ -128,4 +128,10 @@ fn keys(index: &Index<'_>) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Whether messages of a key came with the same lease of the key. In a run loop one handler follows the other under it, and
+/// the next begins when the loop has heard the end of the one before.
+fn together(one: &Lease<'_>, other: &Lease<'_>) -> bool {
+    one.process == other.process && one.claim.is_some() && one.claim == other.claim
 }

@@ -1,9 +1,11 @@
 //! The words of the protocol, as the cases use them.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::api::Api;
+use super::api::{Api, refusal};
 use super::text::{number, payload, text};
 use super::{eventually, unique};
 
@@ -98,8 +100,23 @@ impl Api {
     pub(crate) async fn nothing_to_lease(&self, queue: &str) {
         let mut request = lease_request(queue, &unique("client"), 1);
         request["request_timeout"] = "300ms".into();
-        let message = "request timeout; no items are in the queue, try again";
-        self.refused("queue.lease", &request, 454, message).await;
+        self.finds_nothing(&request).await;
+    }
+
+    /// A lease that must find nothing until its time is up: how long it waited. It is asked for again when the machine stalled,
+    /// and its look was not over in time.
+    pub(crate) async fn finds_nothing(&self, request: &Value) -> Duration {
+        let cut_short = refusal(454, "request timeout; the store did not answer in time, try again");
+        for _ in 0..10 {
+            let started = Instant::now();
+            let (status, answer) = self.call("queue.lease", request).await;
+            if answer != cut_short {
+                let nothing = refusal(454, "request timeout; no items are in the queue, try again");
+                assert_eq!((status, answer), (454, nothing), "{request}");
+                return started.elapsed();
+            }
+        }
+        panic!("the store did not answer any of ten leases in time: {request}");
     }
 
     /// A lease that waits in the background.
