@@ -1,9 +1,7 @@
 //! Bare SQL on PostgreSQL: design t1 of the field study. No retries, keys, dead letters or checks: a ceiling.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, NoTls, Statement};
 
@@ -16,13 +14,13 @@ const TABLE: &str = "drop schema if exists bare cascade; create schema bare;
         with (fillfactor = 50);
     create index on bare.m (lane, id)";
 const INSERT: &str = "insert into bare.m (lane, payload) values ($1, $2) returning id";
-const INSERT_MANY: &str = "insert into bare.m (lane, payload) select $1, unnest($2::bytea[]) returning id";
-const CLAIM: &str = "update bare.m set leased_until = (extract(epoch from now()) * 1000000)::bigint + 60000000,
+pub(crate) const INSERT_MANY: &str = "insert into bare.m (lane, payload) select $1, unnest($2::bytea[]) returning id";
+pub(crate) const CLAIM: &str = "update bare.m set leased_until = (extract(epoch from now()) * 1000000)::bigint + 60000000,
         attempts = attempts + 1
     where ctid = any (array(select ctid from bare.m where lane = $1 and id >= $3
         and leased_until <= (extract(epoch from now()) * 1000000)::bigint order by id limit $2 for update skip locked))
     returning id, payload";
-const DELETE: &str = "delete from bare.m where id = any ($1)";
+pub(crate) const DELETE: &str = "delete from bare.m where id = any ($1)";
 /// Keeps plans on their indexes while the table is empty.
 const PIN: &str = "set enable_seqscan = off; set enable_bitmapscan = off; set enable_sort = off";
 
@@ -97,44 +95,6 @@ pub(crate) async fn insert_bulk(dsn: &str, seconds: f64) -> Result<Measured> {
     Ok(meter.measured())
 }
 
-/// Single calls merged in the process: what group commit can do without anything around it.
-pub(crate) async fn insert_combined(dsn: &str, callers: usize, seconds: f64) -> Result<Measured> {
-    reset(dsn, 0).await?;
-    let (sender, inbox) = mpsc::channel::<(Vec<u8>, oneshot::Sender<()>)>(10_000);
-    let inbox = Arc::new(tokio::sync::Mutex::new(inbox));
-    for _ in 0..2 {
-        let client = connect(dsn).await?;
-        let insert = client.prepare(INSERT_MANY).await?;
-        let inbox = inbox.clone();
-        tokio::spawn(async move {
-            let mut jobs = Vec::new();
-            while inbox.lock().await.recv_many(&mut jobs, 1000).await > 0 {
-                let (payloads, replies): (Vec<Vec<u8>>, Vec<_>) = jobs.drain(..).unzip();
-                client.query(&insert, &[&1i64, &payloads]).await.expect("a bare insert");
-                answer(replies);
-            }
-        });
-    }
-    let meter = Meter::new(Duration::from_secs_f64(seconds), u64::MAX);
-    let mut tasks = JoinSet::new();
-    for _ in 0..callers {
-        let (meter, sender) = (meter.clone(), sender.clone());
-        tasks.spawn(async move {
-            while meter.running() {
-                let started = Instant::now();
-                let (reply, answer) = oneshot::channel();
-                sender.send((payload(meter.next()).into_bytes(), reply)).await?;
-                answer.await?;
-                meter.latency(started.elapsed().as_micros() as u64);
-                meter.done(1);
-            }
-            Result::Ok(())
-        });
-    }
-    finish(tasks).await?;
-    Ok(meter.measured())
-}
-
 /// Claim, then delete: two statements per batch, a connection for each consumer. `remember` starts each claim where the
 /// last one was, with a full scan every second.
 pub(crate) async fn drain(
@@ -179,59 +139,6 @@ pub(crate) async fn drain(
     let mut measured = meter.measured();
     measured.wal = (wal(dsn).await? - wal_before) / meter.count().max(1) as f64;
     Ok(measured)
-}
-
-/// Single claims and single deletes, merged in the process.
-pub(crate) async fn drain_combined(dsn: &str, consumers: usize, seconds: f64, messages: u64) -> Result<Measured> {
-    let (claims, mut claim_inbox) = mpsc::channel::<oneshot::Sender<Option<i64>>>(10_000);
-    let (deletes, mut delete_inbox) = mpsc::channel::<(i64, oneshot::Sender<()>)>(10_000);
-    let client = connect(dsn).await?;
-    let claim: Statement = client.prepare(CLAIM).await?;
-    tokio::spawn(async move {
-        let mut jobs = Vec::new();
-        while claim_inbox.recv_many(&mut jobs, 500).await > 0 {
-            let rows = client.query(&claim, &[&1i64, &(jobs.len() as i64), &0i64]).await.expect("a bare claim");
-            let mut ids = rows.iter().map(|row| row.get::<_, i64>(0));
-            for reply in jobs.drain(..) {
-                reply.send(ids.next()).ok();
-            }
-        }
-    });
-    let client = connect(dsn).await?;
-    let delete = client.prepare(DELETE).await?;
-    tokio::spawn(async move {
-        let mut jobs = Vec::new();
-        while delete_inbox.recv_many(&mut jobs, 1000).await > 0 {
-            let (ids, replies): (Vec<i64>, Vec<_>) = jobs.drain(..).unzip();
-            client.execute(&delete, &[&ids]).await.expect("a bare delete");
-            answer(replies);
-        }
-    });
-    let meter = Meter::new(Duration::from_secs_f64(seconds), messages);
-    let mut tasks = JoinSet::new();
-    for _ in 0..consumers {
-        let (meter, claims, deletes) = (meter.clone(), claims.clone(), deletes.clone());
-        tasks.spawn(async move {
-            while meter.running() {
-                let (reply, answer) = oneshot::channel();
-                claims.send(reply).await?;
-                let Some(id) = answer.await? else { break };
-                let (reply, answer) = oneshot::channel();
-                deletes.send((id, reply)).await?;
-                answer.await?;
-                meter.done(1);
-            }
-            Result::Ok(())
-        });
-    }
-    finish(tasks).await?;
-    Ok(meter.measured())
-}
-
-fn answer(replies: Vec<oneshot::Sender<()>>) {
-    for reply in replies {
-        reply.send(()).ok();
-    }
 }
 
 /// Waits for all tasks; the first failure ends the measurement.

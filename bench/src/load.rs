@@ -5,6 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
+
+use crate::Result;
+use crate::bare::finish;
 
 /// Nanoseconds since 1970.
 pub(crate) fn now() -> u64 {
@@ -91,6 +95,11 @@ impl Meter {
         }
     }
 
+    /// The time since a payload was made.
+    pub(crate) fn since(&self, made_at: u64) {
+        self.latency(now().saturating_sub(made_at) / 1000);
+    }
+
     pub(crate) fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
@@ -101,5 +110,65 @@ impl Meter {
         let quantile = |q| latencies.value_at_quantile(q) as f64 / 1000.0;
         let rate = self.count() as f64 / elapsed;
         Measured { rate, p50: quantile(0.5), p99: quantile(0.99), ..Measured::default() }
+    }
+}
+
+/// Producers and consumers side by side, each with one message at a time.
+#[derive(Clone, Copy)]
+pub(crate) struct Paced {
+    pub(crate) producers: usize,
+    pub(crate) consumers: usize,
+    /// Messages a second; infinite: as fast as they can.
+    pub(crate) rate: f64,
+    pub(crate) seconds: f64,
+}
+
+impl Paced {
+    /// The rate is that of consumed messages, the latency what consumers note. Paced messages are consumed to the last one, or
+    /// for two seconds longer; what is produced without a pace is left.
+    pub(crate) async fn run<P, C>(
+        self,
+        produce: impl Fn(u64) -> P + Clone + Send + Sync + 'static,
+        consume: impl Fn(Arc<Meter>) -> C + Clone + Send + Sync + 'static,
+    ) -> Result<Measured>
+    where
+        P: Future<Output = Result<()>> + Send,
+        C: Future<Output = Result<()>> + Send,
+    {
+        let Paced { rate, seconds, .. } = self;
+        let produced = Meter::new(Duration::from_secs_f64(seconds), u64::MAX);
+        let consumed = Meter::new(Duration::from_secs_f64(seconds + 2.0), u64::MAX);
+        let (mut producers, mut consumers) = (JoinSet::new(), JoinSet::new());
+        for _ in 0..self.producers {
+            let (meter, produce) = (produced.clone(), produce.clone());
+            producers.spawn(async move {
+                while meter.running() {
+                    let n = meter.next();
+                    let at = Duration::from_secs_f64(n as f64 / rate);
+                    tokio::time::sleep(at.saturating_sub(meter.elapsed())).await;
+                    produce(n).await?;
+                    meter.done(1);
+                }
+                Result::Ok(())
+            });
+        }
+        for _ in 0..self.consumers {
+            let (meter, consume) = (consumed.clone(), consume.clone());
+            consumers.spawn(async move {
+                while meter.running() {
+                    consume(meter.clone()).await?;
+                }
+                Result::Ok(())
+            });
+        }
+        finish(producers).await?;
+        let produced = produced.count();
+        while rate.is_finite() && consumed.count() < produced && consumed.running() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        consumed.stop();
+        let count = consumed.count();
+        finish(consumers).await?;
+        Ok(Measured { rate: count as f64 / seconds, ..consumed.measured() })
     }
 }

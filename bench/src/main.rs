@@ -6,6 +6,7 @@
 
 mod bare;
 mod bare_sqlite;
+mod combined;
 mod http;
 mod library;
 mod load;

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::Result;
 use crate::bare::finish;
-use crate::load::{Measured, Meter, made_at, now, payload};
+use crate::load::{Measured, Meter, Paced, made_at, payload};
 
 /// The DSN of our schema.
 pub(crate) fn schema(dsn: &str) -> String {
@@ -126,47 +126,35 @@ pub(crate) async fn drain(
     Ok(meter.measured())
 }
 
-/// Producers and consumers at a pace; the latency is from before the enqueue to the delivery.
-pub(crate) async fn paced(
-    store: &Store,
-    queue: &Queue,
-    producers: usize,
-    consumers: usize,
-    rate: f64,
-    seconds: f64,
-) -> Result<Measured> {
-    warm_up(store, queue, producers.max(consumers)).await?;
-    let produced = Meter::new(Duration::from_secs_f64(seconds), u64::MAX);
-    let consumed = Meter::new(Duration::from_secs_f64(seconds + 2.0), u64::MAX);
-    let mut tasks = JoinSet::new();
-    for _ in 0..producers {
-        let (meter, store, queue) = (produced.clone(), store.clone(), queue.clone());
-        tasks.spawn(async move {
-            while meter.running() {
-                let n = meter.next();
-                let at = Duration::from_secs_f64(n as f64 / rate);
-                tokio::time::sleep(at.saturating_sub(meter.elapsed())).await;
+/// Producers and consumers at a pace, or as fast as they can; the latency is from before the enqueue to the delivery.
+pub(crate) async fn paced(store: &Store, queue: &Queue, paced: Paced) -> Result<Measured> {
+    warm_up(store, queue, paced.producers.max(paced.consumers)).await?;
+    let produce = {
+        let (store, queue) = (store.clone(), queue.clone());
+        move |n| {
+            let (store, queue) = (store.clone(), queue.clone());
+            async move {
                 store.enqueue(&queue, None, vec![NewMessage::new(payload(n))]).await?;
-                meter.done(1);
+                Ok(())
             }
-            Result::Ok(())
-        });
-    }
-    let mut consumers_tasks = JoinSet::new();
-    for _ in 0..consumers {
-        let (store, queue, meter) = (store.clone(), queue.clone(), consumed.clone());
-        consumers_tasks.spawn(consume(store, queue, meter));
-    }
-    finish(tasks).await?;
-    let produced = produced.count();
-    while consumed.count() < produced && consumed.running() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    consumed.stop();
-    finish(consumers_tasks).await?;
-    let mut measured = consumed.measured();
-    measured.rate = consumed.count() as f64 / seconds;
-    Ok(measured)
+        }
+    };
+    let claim = Claim { wait: Duration::from_millis(200), ..Claim::from_queue(queue, 1) };
+    let store = store.clone();
+    let consume = move |meter: Arc<Meter>| {
+        let (store, claim) = (store.clone(), claim.clone());
+        async move {
+            let messages = store.claim(claim).await?;
+            for message in &messages {
+                meter.since(made_at(&message.payload));
+            }
+            let fences: Vec<Fence> = messages.iter().map(Message::fence).collect();
+            store.complete(&fences).await?;
+            meter.done(fences.len());
+            Ok(())
+        }
+    };
+    paced.run(produce, consume).await
 }
 
 /// Opens the connections that the measurement will use.
@@ -186,20 +174,5 @@ async fn warm_up(store: &Store, queue: &Queue, callers: usize) -> Result<()> {
     }
     finish(tasks).await?;
     drain(store, queue, 1, 1000, 10.0, u64::MAX).await?;
-    Ok(())
-}
-
-async fn consume(store: Store, queue: Queue, meter: Arc<Meter>) -> Result<()> {
-    let claim = Claim { wait: Duration::from_millis(200), ..Claim::from_queue(&queue, 1) };
-    while meter.running() {
-        let messages = store.claim(claim.clone()).await?;
-        let seen = now();
-        for message in &messages {
-            meter.latency(seen.saturating_sub(made_at(&message.payload)) / 1000);
-        }
-        let fences: Vec<Fence> = messages.iter().map(Message::fence).collect();
-        store.complete(&fences).await?;
-        meter.done(fences.len());
-    }
     Ok(())
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure_store::{Claim, Due, Settings, Store};
 
-use crate::load::{Measured, Meter};
+use crate::load::{Measured, Meter, Paced};
 use crate::report::{Report, median};
-use crate::{Result, bare, bare_sqlite, http, library, ours, pickup};
+use crate::{Result, bare, bare_sqlite, combined, http, library, ours, pickup};
 
 const BACKLOG: u64 = 100_000;
 
@@ -64,7 +64,7 @@ async fn s1(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
         bare_lone.push(bare::insert_single(dsn, 1, seconds).await?);
         let (store, queue) = ours::fresh(dsn).await?;
         lone.push(ours::enqueue_single(&store, &queue, 1, seconds).await?);
-        bare_merged.push(bare::insert_combined(dsn, 64, seconds).await?);
+        bare_merged.push(combined::insert_single(dsn, 64, seconds).await?);
         let (store, queue) = ours::fresh(dsn).await?;
         merged.push(ours::enqueue_single(&store, &queue, 64, seconds).await?);
         bare_single.push(bare::insert_single(dsn, 16, seconds).await?);
@@ -118,7 +118,7 @@ async fn s3(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
     let (mut merged, mut single, mut mine) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..report.repeat {
         bare::reset(dsn, BACKLOG).await?;
-        merged.push(bare::drain_combined(dsn, 64, seconds, BACKLOG).await?);
+        merged.push(combined::drain(dsn, 64, seconds, BACKLOG).await?);
         mine.push(our_drain(dsn, 64, 1, seconds, BACKLOG).await?);
         bare::reset(dsn, BACKLOG).await?;
         single.push(bare::drain(dsn, 8, 1, seconds, BACKLOG, false).await?);
@@ -129,15 +129,37 @@ async fn s3(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
+/// The same load at half the pace that the slower side can keep up with.
+async fn at_half_capacity(dsn: &str, load: Paced) -> Result<Paced> {
+    let flood = Paced { rate: f64::INFINITY, ..load };
+    let bare = combined::paced(dsn, flood).await?;
+    let (store, queue) = ours::fresh(dsn).await?;
+    let ours = ours::paced(&store, &queue, flood).await?;
+    Ok(Paced { rate: bare.rate.min(ours.rate) / 2.0, ..load })
+}
+
+/// Both sides at one pace: the rate that was kept up, and the latency as a ratio.
+fn report_pace(report: &mut Report, name: &str, pace: f64, bare: Measured, ours: Measured) {
+    report.bound(&format!("{name}, paced {pace:.0}/s: keeps up"), ours, "of pace", ours.rate / pace, 0.98, true);
+    let latency = format!("{name}, paced {pace:.0}/s: latency (bare p99 {:.2} ms)", bare.p99);
+    report.bound(&latency, ours, "x bare p99", ours.p99 / bare.p99, 1.5, false);
+}
+
+fn middle_p99(mut figures: Vec<Measured>) -> Measured {
+    figures.sort_by(|a, b| a.p99.total_cmp(&b.p99));
+    figures[figures.len() / 2]
+}
+
 async fn s4(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
-    let mut mine = Vec::new();
+    let load = Paced { producers: 64, consumers: 64, rate: 0.0, seconds: seconds.max(4.0) };
+    let paced = at_half_capacity(dsn, load).await?;
+    let (mut theirs, mut mine) = (Vec::new(), Vec::new());
     for _ in 0..report.repeat {
+        theirs.push(combined::paced(dsn, paced).await?);
         let (store, queue) = ours::fresh(dsn).await?;
-        mine.push(ours::paced(&store, &queue, 64, 64, 10_000.0, seconds.max(4.0)).await?);
+        mine.push(ours::paced(&store, &queue, paced).await?);
     }
-    let mine = median(mine);
-    report.bound("S4 64 + 64 single calls, paced 10k/s: keeps up", mine, "of pace", mine.rate / 10_000.0, 0.98, true);
-    report.bound("S4 64 + 64 single calls, paced 10k/s: latency", mine, "ms p99", mine.p99, 20.0, false);
+    report_pace(report, "S4 64 + 64 single calls", paced.rate, middle_p99(theirs), middle_p99(mine));
     Ok(())
 }
 
@@ -183,20 +205,28 @@ async fn s6a(dsn: &str, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// An old snapshot is held open for 60 s under 1,000/s, and stays open during a drain.
+/// An old snapshot is held open for 60 s under load, and stays open during a drain.
 async fn s6b(dsn: &str, report: &mut Report) -> Result<()> {
     let drained = 20_000;
+    let load = Paced { producers: 8, consumers: 8, rate: 0.0, seconds: 5.0 };
+    let paced = Paced { seconds: 60.0, ..at_half_capacity(dsn, load).await? };
     let clean = our_drain(dsn, 8, 10, 60.0, drained).await?;
+    let hold = async || {
+        let snapshot = bare::connect(dsn).await?;
+        // A snapshot begins with the first query.
+        snapshot.batch_execute("begin isolation level repeatable read; select 1").await?;
+        Result::Ok(snapshot)
+    };
+    let snapshot = hold().await?;
+    let bare = combined::paced(dsn, paced).await?;
+    snapshot.batch_execute("rollback").await?;
     let (store, queue) = ours::fresh(dsn).await?;
-    let snapshot = bare::connect(dsn).await?;
-    snapshot.batch_execute("begin isolation level repeatable read").await?;
-    snapshot.query("select count(*) from bench.message", &[]).await?;
-    let pressed = ours::paced(&store, &queue, 8, 8, 1000.0, 60.0).await?;
+    let snapshot = hold().await?;
+    let pressed = ours::paced(&store, &queue, paced).await?;
     ours::fill(&store, &queue, drained, None).await?;
     let held = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
     snapshot.batch_execute("rollback").await?;
-    report.bound("S6b 60 s under an old snapshot: keeps up", pressed, "of pace", pressed.rate / 1000.0, 0.98, true);
-    report.bound("S6b 60 s under an old snapshot: latency", pressed, "ms p99", pressed.p99, 50.0, false);
+    report_pace(report, "S6b 60 s under an old snapshot", paced.rate, bare, pressed);
     report.ratio("S6b drain 20k under it vs clean", clean, held, 0.5);
     Ok(())
 }
@@ -213,7 +243,8 @@ async fn s6c(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
         Result::Ok((store, queue))
     };
     let (store, queue) = short().await?;
-    let calm = ours::paced(&store, &queue, 8, 8, PACE, seconds.min(60.0)).await?;
+    let load = Paced { producers: 8, consumers: 8, rate: PACE, seconds };
+    let calm = ours::paced(&store, &queue, Paced { seconds: seconds.min(60.0), ..load }).await?;
     ours::fill(&store, &queue, drained, None).await?;
     let clean = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
     for (what, begin) in [
@@ -224,7 +255,7 @@ async fn s6c(dsn: &str, seconds: f64, report: &mut Report) -> Result<()> {
         let (store, queue) = short().await?;
         let idle = bare::connect(dsn).await?;
         idle.batch_execute(begin).await?;
-        let pressed = ours::paced(&store, &queue, 8, 8, PACE, seconds).await?;
+        let pressed = ours::paced(&store, &queue, load).await?;
         ours::fill(&store, &queue, drained, None).await?;
         let held = ours::drain(&store, &queue, 8, 10, 60.0, drained).await?;
         idle.batch_execute("rollback").await?;
