@@ -15,7 +15,8 @@ const TABLE: &str = "drop schema if exists bare cascade; create schema bare;
     create index on bare.m (lane, id)";
 const INSERT: &str = "insert into bare.m (lane, payload) values ($1, $2) returning id";
 pub(crate) const INSERT_MANY: &str = "insert into bare.m (lane, payload) select $1, unnest($2::bytea[]) returning id";
-pub(crate) const CLAIM: &str = "update bare.m set leased_until = (extract(epoch from now()) * 1000000)::bigint + 60000000,
+pub(crate) const CLAIM: &str =
+    "update bare.m set leased_until = (extract(epoch from now()) * 1000000)::bigint + 60000000,
         attempts = attempts + 1
     where ctid = any (array(select ctid from bare.m where lane = $1 and id >= $3
         and leased_until <= (extract(epoch from now()) * 1000000)::bigint order by id limit $2 for update skip locked))
