@@ -5,12 +5,14 @@
 //! out carries the lease's token, and every verb on it is fenced by that token; extending a lease writes one row. A holder
 //! takes one message after the other: what it has not come to when the lease ends has used no attempt.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::claimer::MET;
 use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
 use crate::error::Result;
@@ -147,24 +149,33 @@ enum KeyLook {
 }
 
 impl Shared {
-    /// Leases the first free key of these lanes that can be had now.
-    async fn claim_free_key(&self, lanes: &[i64], lease: Option<Duration>, worker: Option<i64>) -> Result<KeyLook> {
+    /// Leases the first free key of these lanes that can be had now. It buries dead messages that it meets on the way; when
+    /// there are many, they are buried beside the claims, which skip them meanwhile.
+    async fn claim_free_key(
+        self: &Arc<Self>,
+        lanes: &[i64],
+        lease: Option<Duration>,
+        worker: Option<i64>,
+    ) -> Result<KeyLook> {
         let mut next: Option<Duration> = None;
-        for lane in lanes {
-            self.promote(*lane).await?;
+        for id in lanes {
+            self.promote(*id).await?;
+            let (lane, mut met) = (self.hub.lane(*id), 0);
             loop {
-                let (lane, clock) = (*lane, self.hub.clock.clone());
-                let act = self
-                    .hub
-                    .db
-                    .transact(move |conn| Box::pin(async move { claim_key(conn, &clock, lane, lease, worker).await }));
+                let wanted = WantedKey { lane: *id, lease, worker, skip_doomed: lane.state().burying };
+                let clock = self.hub.clock.clone();
+                let act =
+                    self.hub.db.transact(move |conn| Box::pin(async move { claim_key(conn, &clock, &wanted).await }));
                 match act.await? {
-                    None => {}
-                    Some(KeyLook::Empty(free)) => {
+                    ControlFlow::Continue(dead) => met += dead,
+                    ControlFlow::Break(KeyLook::Empty(free)) => {
                         next = next.into_iter().chain(free).min();
                         break;
                     }
-                    Some(held) => return Ok(held),
+                    ControlFlow::Break(held) => return Ok(held),
+                }
+                if met > MET && !lane.state().burying {
+                    self.bury_behind(&lane, Vec::new());
                 }
             }
         }
@@ -213,16 +224,21 @@ impl Shared {
     }
 }
 
-/// One look at a lane. None: another claim was faster, or all that the key had was dead.
-async fn claim_key(
-    conn: &mut Conn<'_>,
-    clock: &Clock,
+/// What a claim asks of one lane.
+struct WantedKey {
     lane: i64,
     lease: Option<Duration>,
     worker: Option<i64>,
-) -> Result<Option<KeyLook>> {
+    /// Leaves alone what has no attempt or no time left.
+    skip_doomed: bool,
+}
+
+/// One look at a lane. `Continue`: another claim was faster, or all that the key had was dead, so many messages.
+async fn claim_key(conn: &mut Conn<'_>, clock: &Clock, wanted: &WantedKey) -> Result<ControlFlow<KeyLook, usize>> {
     let asked = Some(std::time::Instant::now());
-    let rows = conn.query(KEY_PICK, &[clock.value(), Value::Int(lane), worker.into()]).await?;
+    let WantedKey { lane, lease, worker, skip_doomed } = *wanted;
+    let skip = Value::Bool(skip_doomed);
+    let rows = conn.query(KEY_PICK, &[clock.value(), Value::Int(lane), worker.into(), skip.clone()]).await?;
     let mut row = rows[0].fields(KEY_PICK.name);
     let key = row.text_or_null()?;
     let usual_lease = row.int_or_null()?.ok_or_else(|| no_lane(lane))?;
@@ -236,36 +252,37 @@ async fn claim_key(
         }
         // A millisecond later: databases and timers round.
         let next = next.map(|next| Duration::from_micros(u64::try_from(next).unwrap_or(0) + 1000));
-        return Ok(Some(KeyLook::Empty(next)));
+        return Ok(ControlFlow::Break(KeyLook::Empty(next)));
     };
-    let Some(last) = batch_end(conn, lane, &key).await? else { return Ok(None) };
+    let peek = [clock.value(), Value::Int(lane), key.as_str().into(), skip.clone(), Value::Int(ROWS as i64)];
+    let Some(last) = batch_end(conn, &peek).await? else { return Ok(ControlFlow::Continue(0)) };
     let token = reserve_one(conn).await?;
     let (lane, length, worker_id) = (Value::Int(lane), Value::Int(lease), Value::from(worker));
     let params = [clock.value(), lane.clone(), key.as_str().into(), length, worker_id.clone(), Value::Int(last), token];
-    let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(None) };
+    let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(ControlFlow::Continue(0)) };
     let mut row = row.fields(KEY_HOLD.name);
     let (token, leased_until, before) = (row.int()?, row.int()?, row.int_or_null()?);
     if let Some(before) = before {
         take_over(conn, &lane, &key, before).await?;
     }
     let (until, last, leased_at) = (Value::Int(leased_until), Value::Int(last), Value::Int(leased_until - lease));
-    let params = [clock.value(), lane, key.as_str().into(), until, worker_id, Value::Int(token), last, leased_at];
+    let params = [clock.value(), lane, key.as_str().into(), until, worker_id, Value::Int(token), last, leased_at, skip];
     let rows = conn.query(KEY_LEASE, &params).await?;
     let mut messages = alive(conn, clock, claimed(KEY_LEASE, &rows)?).await?;
     let Some(first) = messages.first() else {
         conn.query_opt(KEY_DROP, &[Value::Int(token)]).await?;
-        return Ok(None);
+        return Ok(ControlFlow::Continue(rows.len()));
     };
     let lane = first.lane;
     for message in &mut messages {
         (message.token, message.asked, message.worker) = (Some(token), asked, worker);
     }
-    Ok(Some(KeyLook::Held(KeyBatch { lane, key, token, leased_until, messages })))
+    Ok(ControlFlow::Break(KeyLook::Held(KeyBatch { lane, key, token, leased_until, messages })))
 }
 
 /// The position of the last message that fits into a batch of this key; none: it has no message any more.
-async fn batch_end(conn: &mut Conn<'_>, lane: i64, key: &str) -> Result<Option<i64>> {
-    let rows = conn.query(KEY_PEEK, &[Value::Int(lane), key.into(), Value::Int(ROWS as i64)]).await?;
+async fn batch_end(conn: &mut Conn<'_>, peek: &[Value]) -> Result<Option<i64>> {
+    let rows = conn.query(KEY_PEEK, peek).await?;
     let mut last = None;
     let mut bytes = 0;
     for (id, length) in decode(KEY_PEEK, &rows, |row| Ok((row.int()?, row.int()?)))? {
