@@ -166,7 +166,7 @@ async fn behind_a_backlog(h: &Harness, queue: &Queue, backlog: u64) -> KeyBatch 
 }
 
 pub async fn a_backlog_of_dead_keys_does_not_hold_up_a_fresh_one(h: &Harness) {
-    const BACKLOG: usize = 4000;
+    const BACKLOG: usize = 3000;
     let queue =
         h.queue_with(Settings { expire: Some(Duration::from_secs(10)), max_attempts: Some(1), ..Settings::default() });
     let queue = queue.await;
@@ -187,7 +187,7 @@ pub async fn a_backlog_of_dead_keys_does_not_hold_up_a_fresh_one(h: &Harness) {
 }
 
 pub async fn a_backlog_of_dead_messages_of_one_key_does_not_hold_up_its_fresh_ones(h: &Harness) {
-    const BACKLOG: usize = 4000;
+    const BACKLOG: usize = 3000;
     let queue = h.queue_with(Settings { expire: Some(Duration::from_secs(10)), ..Settings::default() }).await;
     h.store.enqueue(&queue, None, (0..BACKLOG).map(|_| keyed("a", "x")).collect()).await.unwrap();
     h.advance(10_001);
