@@ -1,9 +1,9 @@
 //! Calls of verbs that are recognised when they are repeated after a lost connection.
 //!
-//! Invariants: a flush of verbs has a token, and records under it, in its own transaction, which of its items were done; a
-//! repeat first closes the tokens of all earlier attempts, which waits for an attempt that is still running and keeps one
-//! that arrives late from being carried out, and then answers with what the record of an earlier attempt says. Only
-//! PostgreSQL needs this: a reply of an embedded database cannot be lost.
+//! Invariants: a flush of verbs has a token, and records under it, in its own transaction, which of its items were done; so
+//! does the end of a key's lease, which is one item; a repeat first closes the tokens of all earlier attempts, which waits
+//! for an attempt that is still running and keeps one that arrives late from being carried out, and then answers with what
+//! the record of an earlier attempt says. Only PostgreSQL needs this: a reply of an embedded database cannot be lost.
 //!
 //! The record is one row a flush: with a durable commit its cost was not measurable (pgbench, one client: 276 and 279
 //! completes a second without and with it, docs/adr/0017).

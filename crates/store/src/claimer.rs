@@ -31,7 +31,7 @@ use crate::wake::Lane;
 /// Messages in one claim statement.
 const PASS: usize = 1000;
 /// Messages without attempts or time that one claim buries before it answers; more are buried beside the claims.
-const MET: usize = 32;
+pub(crate) const MET: usize = 32;
 /// How often a claim that waits asks whether its worker was stopped.
 const WORKER_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A claimer that nobody uses ends after this long.
@@ -364,7 +364,7 @@ impl Shared {
     /// Buries messages that a claim has met, and then whatever else must die in the lane, beside the claims: they skip
     /// such messages meanwhile. A backlog of 20,000 expired messages held the first fresh one back for 16 s when claims
     /// buried them all. Should this process end first, the next claim meets them.
-    fn bury_behind(self: &Arc<Self>, lane: &Arc<Lane>, burials: Vec<Finish>) {
+    pub(crate) fn bury_behind(self: &Arc<Self>, lane: &Arc<Lane>, burials: Vec<Finish>) {
         let first = !std::mem::replace(&mut lane.state().burying, true);
         let (shared, lane) = (self.clone(), lane.clone());
         tokio::spawn(async move {

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::calls::Attempt;
 use crate::combine::Flush;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::ops::enqueue::{Entry, enqueue};
 use crate::ops::finish::{Finish, Finished, finish_chains};
 use crate::store::Shared;
@@ -17,10 +18,46 @@ use crate::types::{Answer, Enqueued};
 
 /// How often a verb is repeated inside the store when the database was away: every verb is compare-and-set.
 const REPEATS: u32 = 4;
+/// For how long after the call it is repeated when it was certainly not carried out: as long as SQLite waits for another
+/// process's write lock, so that several waits do not add up.
+const CERTAIN: Duration = Duration::from_secs(10);
 /// For how long it is repeated when it may have been carried out: only this call can find out.
 const UNCERTAIN: Duration = Duration::from_secs(30);
 
 impl Shared {
+    /// Carries out a call of verbs, again when the database was away. A repeat is given the attempts before it, so that it can
+    /// answer with what one of them did, if that was carried out and only its reply was lost.
+    pub(crate) async fn repeated<T, F>(&self, call: impl Fn(Attempt) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut attempt = self.calls.begin(&self.hub.db);
+        let started = Instant::now();
+        let mut repeats = 0;
+        loop {
+            match call(attempt.clone()).await {
+                Ok(done) => {
+                    if !attempt.is_first() {
+                        // What an earlier attempt made ready is not known here.
+                        self.hub.wake_all();
+                    }
+                    self.calls.prune(&self.hub.db, self.hub.steady());
+                    return Ok(done);
+                }
+                Err(error) => {
+                    if error.is_ambiguous() {
+                        attempt = self.calls.again(attempt);
+                    }
+                    let Some(rest) = rest(&error, repeats, started.elapsed(), attempt.is_first()) else {
+                        return Err(error);
+                    };
+                    tokio::time::sleep(rest).await;
+                    repeats += 1;
+                }
+            }
+        }
+    }
+
     /// Wakes the lanes of verbs that were lost. Such a verb may have waited for the row lock of a faster one, and kept the lock
     /// until it ended: claims skipped the message meanwhile (found by the linearizability test: a message that was retried twice
     /// at the same time came a second late).
@@ -71,48 +108,26 @@ pub(crate) fn enqueue_flush(shared: Arc<Shared>) -> Flush<Entry, Enqueued> {
     })
 }
 
-/// Carries out a merged batch of verbs, again when the database was away. A repeat answers with what an earlier attempt did,
-/// if that was carried out and only its reply was lost.
+/// Carries out a merged batch of verbs.
 pub(crate) fn finish_flush(shared: Arc<Shared>) -> Flush<Finish, Finished> {
     Arc::new(move |items| {
         let shared = shared.clone();
         Box::pin(async move {
-            let db = &shared.hub.db;
             shared.tallies.finished.add(items.len());
-            let mut attempt = shared.calls.begin(db);
-            let started = Instant::now();
-            let mut repeats = 0;
-            loop {
-                match finish_chains(db, &shared.hub.clock, &items, &attempt).await {
-                    Ok(finished) => {
-                        shared.announce(&finished);
-                        shared.look_again(&items, &finished);
-                        if !attempt.is_first() {
-                            // What an earlier attempt made ready is not known here.
-                            shared.hub.wake_all();
-                        }
-                        shared.calls.prune(db, shared.hub.steady());
-                        return Ok(finished);
-                    }
-                    Err(error) => {
-                        let uncertain = (!attempt.is_first()).then(|| started.elapsed());
-                        let Some(rest) = rest(&error, repeats, uncertain) else { return Err(error) };
-                        if error.is_ambiguous() {
-                            attempt = shared.calls.again(attempt);
-                        }
-                        tokio::time::sleep(rest).await;
-                        repeats += 1;
-                    }
-                }
-            }
+            let (hub, items) = (&shared.hub, &items);
+            let call = |attempt| async move { finish_chains(&hub.db, &hub.clock, items, &attempt).await };
+            let finished = shared.repeated(call).await?;
+            shared.announce(&finished);
+            shared.look_again(items, &finished);
+            Ok(finished)
         })
     })
 }
 
-/// How long a verb that failed rests before it is repeated; none: it is not. `uncertain` is for how long it has been repeated
-/// if it may have been carried out.
-fn rest(error: &Error, repeats: u32, uncertain: Option<Duration>) -> Option<Duration> {
-    let again = repeats < REPEATS || uncertain.is_some_and(|repeated| repeated < UNCERTAIN);
+/// How long a verb that failed rests before it is repeated; none: it is not. `since` is how long ago it was called, and `certain`
+/// says that no earlier attempt can have been carried out.
+fn rest(error: &Error, repeats: u32, since: Duration, certain: bool) -> Option<Duration> {
+    let again = if certain { repeats < REPEATS && since < CERTAIN } else { repeats < REPEATS || since < UNCERTAIN };
     (error.is_retryable() && again).then(|| Duration::from_millis(50 << (2 * repeats.min(3))))
 }
 
@@ -122,14 +137,18 @@ mod tests {
     use crate::error::Kind;
 
     #[test]
-    fn a_verb_is_repeated_four_times_and_longer_only_while_it_is_uncertain() {
-        let away = Error::new(Kind::Unavailable, "away");
-        let rests: Vec<_> = (0..=5).map(|repeats| rest(&away, repeats, None).map(|rest| rest.as_millis())).collect();
+    fn a_verb_is_repeated_four_times_within_ten_seconds_and_longer_only_while_it_is_uncertain() {
+        let away = || Error::new(Kind::Unavailable, "away");
+        let after = |error: Error, repeats, seconds, certain| {
+            rest(&error, repeats, Duration::from_secs(seconds), certain).map(|rest| rest.as_millis())
+        };
+        let rests: Vec<_> = (0..=5).map(|repeats| after(away(), repeats, 9, true)).collect();
         assert_eq!(rests, [Some(50), Some(200), Some(800), Some(3200), None, None]);
-        let after = |seconds| rest(&away, 9, Some(Duration::from_secs(seconds)));
-        assert_eq!((after(29), after(30)), (Some(Duration::from_millis(3200)), None));
-        for repeated in [None, Some(Duration::ZERO)] {
-            assert_eq!(rest(&Error::new(Kind::Database, "refused"), 0, repeated), None);
+        assert_eq!(after(away(), 0, 10, true), None);
+        assert_eq!((after(away(), 9, 29, false), after(away(), 9, 30, false)), (Some(3200), None));
+        assert_eq!(after(away(), 3, 99, false), Some(3200), "its first attempt may have taken that long");
+        for certain in [true, false] {
+            assert_eq!(after(Error::new(Kind::Database, "refused"), 0, 0, certain), None);
         }
     }
 }

@@ -111,7 +111,7 @@ statements! {
     INSTANCE_TALLY = both "instance/tally";
     INSTANCE_TREE = both "instance/tree";
     KEY_DEFER = pair "key/defer";
-    KEY_DROP = both "key/drop";
+    KEY_DROP = pair "key/drop";
     KEY_EXTEND = pair "key/extend";
     KEY_FIRST = both "key/first";
     KEY_FREE = both "key/free";

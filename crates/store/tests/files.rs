@@ -213,3 +213,19 @@ async fn close_and_verify_notice_a_deleted_file() {
         }
     }
 }
+
+#[tokio::test]
+async fn complete_ends_ten_seconds_after_the_call_while_another_process_holds_the_write_lock() {
+    let h = support::file("sqlite:").await;
+    let queue = h.queue().await;
+    put(&h.store, &queue).await.unwrap();
+    let fence = h.take_one(&queue).await.fence();
+    let other = rusqlite::Connection::open(path(&h)).unwrap();
+    other.execute_batch("begin immediate").unwrap();
+    let started = std::time::Instant::now();
+    let error = h.store.complete(&[fence]).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_ambiguous()), (Kind::Contended, false), "{error:?}");
+    assert!(started.elapsed().as_secs() < 18, "{:?}", started.elapsed());
+    other.execute_batch("commit").unwrap();
+    assert_eq!(h.complete(fence).await, tenure_store::Answer::Done);
+}

@@ -7,7 +7,7 @@ mod support;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_store::{Answer, Claim, Clear, Clock, Due, Fence, Message, NewMessage, Place, Queue, Settings, Store};
+use tenure_store::{Answer, Claim, Clear, Clock, Due, End, Fence, Message, NewMessage, Place, Queue, Settings, Store};
 use tokio::sync::Mutex;
 
 /// Rounds per verb: 52 of 2,000 completes were refused when rows were located by ctid.
@@ -24,12 +24,12 @@ struct Holder {
 
 impl Holder {
     /// The holder and another store on the same database: an extension and a verb of one process share a flush and cannot race.
-    async fn and_another() -> (Self, Store, Queue) {
+    async fn and_another(settings: Settings) -> (Self, Store, Queue) {
         let schema = support::unique();
         let dsn = format!("{}?schema={schema}&pool_size=4", support::postgres_dsn());
         let store = Store::connect_with_clock(&dsn, Clock::database()).await.unwrap();
         store.install().await.unwrap();
-        let queue = store.queue_create("jobs", Settings::default()).await.unwrap();
+        let queue = store.queue_create("jobs", settings).await.unwrap();
         let other = Store::connect_with_clock(&dsn, Clock::database()).await.unwrap();
         let (client, connection) =
             tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
@@ -56,11 +56,11 @@ impl Holder {
 }
 
 /// Leases messages and runs the verb on each of them while another store extends the same leases.
-async fn race<V>(verb: V)
+async fn race<V>(settings: Settings, verb: V)
 where
     V: for<'a> Fn(&'a Holder, Fence) -> BoxFuture<'a, bool>,
 {
-    let (holder, other, queue) = Holder::and_another().await;
+    let (holder, other, queue) = Holder::and_another(settings).await;
     let store = &holder.store;
     let mut refused = 0;
     for _ in 0..ROUNDS / BATCH {
@@ -81,21 +81,35 @@ where
     assert_eq!(refused, 0, "of {ROUNDS} verbs of a holder");
 }
 
+/// The settings of a queue whose completed messages are kept: they are completed by another statement.
+fn kept() -> Settings {
+    Settings { retain_completed: Some(Duration::from_secs(60)), ..Settings::default() }
+}
+
+/// A retry that buries the message if it has used up its attempts, which is looked up before.
+const RETRY: End = End::Retry { due: None, place: Place::Tail };
+
 fn done(answers: tenure_store::Result<Vec<Answer>>) -> bool {
     answers.unwrap() == [Answer::Done]
 }
 
 macro_rules! verbs {
-    ($($name:ident: |$holder:ident, $fence:ident| $act:expr;)+) => {
+    ($($name:ident $(($settings:expr))?: |$holder:ident, $fence:ident| $act:expr;)+) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            race(|$holder, $fence| Box::pin(async move { $act })).await;
+            let settings = [$($settings,)? Settings::default()].into_iter().next().unwrap();
+            race(settings, |$holder, $fence| Box::pin(async move { $act })).await;
         })+
     };
 }
 
 verbs! {
     complete_is_not_refused_during_an_extension: |holder, fence| done(holder.store.complete(&[fence]).await);
+    complete_that_keeps_a_copy_is_not_refused_during_an_extension (kept()): |holder, fence| done(holder.store.complete(&[fence]).await);
+    complete_in_order_is_not_refused_during_an_extension:
+        |holder, fence| done(holder.store.finish_in_order(vec![(fence, End::Complete)]).await);
+    retry_in_order_is_not_refused_during_an_extension:
+        |holder, fence| done(holder.store.finish_in_order(vec![(fence, RETRY)]).await);
     discard_is_not_refused_during_an_extension: |holder, fence| done(holder.store.discard(&[fence]).await);
     archive_is_not_refused_during_an_extension: |holder, fence| holder.store.archive(&[fence]).await.unwrap()[0].is_some();
     release_is_not_refused_during_an_extension: |holder, fence| done(holder.store.release(&[fence]).await);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_store::conformance::Harness;
-use tenure_store::{Answer, Due, End, Fence, Place, Queue, Settings, Store};
+use tenure_store::{Answer, Due, End, Fence, NewMessage, Place, Queue, Settings, Store};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, tcp};
 use tokio::sync::watch;
@@ -283,6 +283,99 @@ async fn a_batch_of_different_verbs_whose_reply_was_lost_is_done() {
     setup.until("the released message", ready).await;
     setup.cut().await;
     assert_eq!(call.await.unwrap().unwrap(), [Answer::Done, Answer::Done]);
+}
+
+impl Setup {
+    /// A key that the store behind the proxy holds, on whose connection the verbs of keys have been prepared.
+    async fn lease_key(&self) -> i64 {
+        let keyed = || NewMessage { key: Some("k".to_owned()), ..NewMessage::new("x") };
+        for delay in [Duration::ZERO, REST] {
+            self.near.put_message(&self.queue, keyed()).await;
+            let token = self.far_key().await;
+            assert_eq!(self.far.key_release(token, delay, None).await.unwrap(), Answer::Done);
+            self.near.advance(60_000);
+            let token = self.far_key().await;
+            assert_eq!(self.far.key_complete(token).await.unwrap(), Answer::Done);
+        }
+        self.near.put_message(&self.queue, keyed()).await;
+        self.far_key().await
+    }
+
+    async fn far_key(&self) -> i64 {
+        self.far.claim_key(&self.queue.lanes, None, None, Duration::ZERO).await.unwrap().unwrap().token
+    }
+
+    /// Another consumer takes the key.
+    async fn near_key(&self) -> i64 {
+        self.near.store.claim_key(&self.queue.lanes, None, None, Duration::ZERO).await.unwrap().unwrap().token
+    }
+}
+
+const REST: Duration = Duration::from_secs(60);
+
+/// Ends a key's lease: completes its messages, or gives them back after this long.
+async fn end_key(store: Arc<Store>, token: i64, rest: Option<Duration>) -> tenure_store::Result<Answer> {
+    match rest {
+        None => store.key_complete(token).await,
+        Some(rest) => store.key_release(token, rest, None).await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_release_whose_reply_was_lost_is_done_although_another_consumer_has_the_key() {
+    for rest in [Duration::ZERO, REST] {
+        let setup = setup(Settings::default()).await;
+        let token = setup.lease_key().await;
+        setup.proxy.set(Mode::MuteCommit);
+        let call = tokio::spawn(end_key(setup.far.clone(), token, Some(rest)));
+        let ready = async |near: &Harness| near.store.lane_stats(setup.queue.lanes[0]).await.unwrap().ready == 1;
+        setup.until("the released message", ready).await;
+        setup.near.advance(60_000);
+        let taken = setup.near_key().await;
+        setup.cut().await;
+        assert_eq!(call.await.unwrap().unwrap(), Answer::Done);
+        // Another call is not the repeat, and the other consumer's lease is untouched.
+        assert_eq!(setup.far.key_release(token, rest, None).await.unwrap(), Answer::Lost);
+        assert_eq!(setup.near.store.key_complete(taken).await.unwrap(), Answer::Done);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn key_complete_whose_reply_was_lost_is_done() {
+    let setup = setup(Settings::default()).await;
+    let token = setup.lease_key().await;
+    setup.proxy.set(Mode::MuteCommit);
+    let call = tokio::spawn(end_key(setup.far.clone(), token, None));
+    setup.until("the completed messages", async |_| setup.live().await == 0).await;
+    setup.cut().await;
+    assert_eq!(call.await.unwrap().unwrap(), Answer::Done);
+    assert_eq!(setup.far.key_complete(token).await.unwrap(), Answer::Lost);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn end_of_a_key_lease_that_another_consumer_has_taken_over_is_lost_also_when_a_reply_was_lost() {
+    for rest in [None, Some(Duration::ZERO), Some(REST)] {
+        // First the request does not arrive before the key is taken over, then it arrives after, and its reply is lost.
+        for arrives in [false, true] {
+            let setup = setup(Settings::default()).await;
+            let token = setup.lease_key().await;
+            if !arrives {
+                setup.proxy.set(Mode::Late);
+            } else {
+                setup.near.advance(31_000);
+                setup.near_key().await;
+                setup.proxy.set(Mode::MuteCommit);
+            }
+            let call = tokio::spawn(end_key(setup.far.clone(), token, rest));
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if !arrives {
+                setup.near.advance(31_000);
+                setup.near_key().await;
+            }
+            setup.cut().await;
+            assert_eq!(call.await.unwrap().unwrap(), Answer::Lost, "{rest:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

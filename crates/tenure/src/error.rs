@@ -140,11 +140,6 @@ impl Error {
         matches!(self, Error::Store(error) if error.is_retryable())
     }
 
-    /// Whether the change may have been committed although this error was returned.
-    pub(crate) fn is_ambiguous(&self) -> bool {
-        matches!(self, Error::Store(error) if error.is_ambiguous())
-    }
-
     /// What the kernel said about a queue: that it is not there, or the dead queue in its settings, by name; or something else.
     pub(crate) fn of_queue(name: &str, error: tenure_store::Error) -> Self {
         match error.kind() {

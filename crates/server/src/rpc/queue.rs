@@ -22,6 +22,9 @@ const LONGEST: Duration = Duration::from_secs(15 * 60);
 const SHORTEST: Duration = Duration::from_millis(10);
 /// The least time that a complete has for its store, whatever its request time-out says: the protocol accepts any.
 const COMPLETE_SHORTEST: Duration = Duration::from_secs(1);
+/// How long a retry has for its store. The protocol has no request time-out for it, and a client that hears nothing cannot tell a
+/// busy store from a dead server.
+const RETRY_LONGEST: Duration = Duration::from_secs(5);
 
 /// Counts a call for as long as it lasts.
 struct Counted<'a>(Vec<&'a AtomicUsize>);
@@ -284,7 +287,15 @@ pub(super) async fn retry(call: &Call<'_>, request: QueueRetryRequest) -> Answer
     }
     let _counted = enter(call, &desk, Some(&desk.busy.completes))?;
     desk.pass_gate().await?;
-    let now = if request.items.iter().any(|item| item.retry_at.is_some()) {
+    let retried = tokio::time::timeout(RETRY_LONGEST, retry_all(&desk, part, request.items)).await;
+    let (done, refused) = retried.map_err(|_| timed_out())??;
+    call.service.metrics.count(Act::Retried, &desk.name, done as u64);
+    refused.map(|()| Reply::ok())
+}
+
+/// Retries, schedules or buries items one after the other until one cannot be: how many were, and why not the next.
+async fn retry_all(desk: &Desk, part: &Part, items: Vec<QueueRetryItem>) -> Answer<(usize, Answer<()>)> {
+    let now = if items.iter().any(|item| item.retry_at.is_some()) {
         let (store, _) = part.lane(&desk.name).await?;
         part.member.watched(store.now().await).map_err(|error| again(part.fault(&desk.name, error)))?
     } else {
@@ -298,14 +309,13 @@ pub(super) async fn retry(call: &Call<'_>, request: QueueRetryRequest) -> Answer
             End::Retry { due: worth_scheduling(due, now), place: Place::Tail }
         }
     };
-    let ready = request.items.iter().filter(|item| matches!(end(item), End::Retry { due: None, .. })).count();
-    let ends = request.items.into_iter().map(|item| (item.id.clone(), end(&item))).collect();
-    let (done, refused) = finish(&desk, part, ends, "item(s) cannot be retried").await;
+    let ready = items.iter().filter(|item| matches!(end(item), End::Retry { due: None, .. })).count();
+    let ends = items.into_iter().map(|item| (item.id.clone(), end(&item))).collect();
+    let (done, refused) = finish(desk, part, ends, "item(s) cannot be retried").await;
     if ready.min(done) > 0 {
         desk.returned(part, ready.min(done));
     }
-    call.service.metrics.count(Act::Retried, &desk.name, done as u64);
-    refused.map(|()| Reply::ok())
+    Ok((done, refused))
 }
 
 /// Ends leases one after the other until one cannot be: how many were ended, and why not the next.

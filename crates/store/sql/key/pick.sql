@@ -1,6 +1,7 @@
 -- The key of the oldest message whose key is free, how long the lane leases it, and how long it takes until a held or resting
 -- key becomes free or a scheduled message is due, if there is one: a claim that finds no key waits exactly so long. `stopped`
--- when the worker was stopped or is not there any more.
+-- when the worker was stopped or is not there any more. `$4` skips messages that have run out of attempts or time, while this
+-- process buries a backlog of them beside its claims (docs/adr/0002).
 select
     (
         select m.key
@@ -9,6 +10,11 @@ select
         where m.lane = $2
           and m.lane > 0
           and m.key is not null
+          and (
+              not $4
+              or ((m.expire_at is null or m.expire_at >= {now})
+                  and coalesce(m.attempts < coalesce(m.max_attempts, l.max_attempts), true))
+          )
           and not l.paused
           and (cast($3 as bigint) is null or exists (select 1 from tenure.worker w where w.id = $3 and w.status = 'ready'))
           and m.key not in (

@@ -151,6 +151,52 @@ pub async fn an_exhausted_keyed_message_is_buried_and_the_rest_delivered(h: &Har
     assert_eq!(payloads(&hold(h, &queue, "a").await.messages), ["a2"]);
 }
 
+/// The next key while a backlog of dead messages is before it, and that the claim did not wait for all of their burials.
+async fn behind_a_backlog(h: &Harness, queue: &Queue, backlog: u64) -> KeyBatch {
+    let batch = take_key(h, queue).await.expect("the fresh key");
+    let (buried, _) = h.store.archive_count(queue.id).await.unwrap();
+    assert!(buried < backlog, "the claim waited until the whole backlog was buried");
+    let lane = queue.lanes[0];
+    while h.store.lane_stats(lane).await.unwrap().ready > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(h.store.archive_count(queue.id).await.unwrap(), (backlog, backlog));
+    assert!(take_key(h, queue).await.is_none());
+    batch
+}
+
+pub async fn a_backlog_of_dead_keys_does_not_hold_up_a_fresh_one(h: &Harness) {
+    const BACKLOG: usize = 3000;
+    let queue =
+        h.queue_with(Settings { expire: Some(Duration::from_secs(10)), max_attempts: Some(1), ..Settings::default() });
+    let queue = queue.await;
+    // Half of them have used their attempts, the others expire.
+    let spent = |n: usize| crate::Import { attempts: 1, key: Some(format!("spent {n}")), ..crate::Import::default() };
+    h.store.message_import(queue.lanes[0], (0..BACKLOG / 2).map(spent).collect()).await.unwrap();
+    let old = (0..BACKLOG / 2).map(|n| keyed(&format!("old {n}"), "x")).collect();
+    h.store.enqueue(&queue, None, old).await.unwrap();
+    h.advance(10_001);
+    put(h, &queue, &[("fresh", "1"), ("fresh", "2")]).await;
+    let batch = behind_a_backlog(h, &queue, BACKLOG as u64).await;
+    assert_eq!((batch.key.as_str(), payloads(&batch.messages)), ("fresh", vec!["1".into(), "2".into()]));
+    // The next ones are met, and buried, as usual.
+    put(h, &queue, &[("last", "x")]).await;
+    h.advance(10_001);
+    assert!(take_key(h, &queue).await.is_none());
+    assert_eq!(h.store.archive_count(queue.id).await.unwrap().0, BACKLOG as u64 + 1);
+}
+
+pub async fn a_backlog_of_dead_messages_of_one_key_does_not_hold_up_its_fresh_ones(h: &Harness) {
+    const BACKLOG: usize = 3000;
+    let queue = h.queue_with(Settings { expire: Some(Duration::from_secs(10)), ..Settings::default() }).await;
+    h.store.enqueue(&queue, None, (0..BACKLOG).map(|_| keyed("a", "x")).collect()).await.unwrap();
+    h.advance(10_001);
+    put(h, &queue, &[("a", "1"), ("a", "2")]).await;
+    let batch = behind_a_backlog(h, &queue, BACKLOG as u64).await;
+    assert_eq!((payloads(&batch.messages), attempts(&batch)), (vec!["1".into(), "2".into()], vec![1, 1]));
+    assert_eq!(h.store.key_complete(batch.token).await.unwrap(), Answer::Done);
+}
+
 pub async fn a_key_is_leased_in_batches_of_256_messages(h: &Harness) {
     let queue = h.queue().await;
     let messages = (0..600).map(|n| keyed("a", &n.to_string())).collect();

@@ -189,6 +189,8 @@ cases! { $
         a_key_always_goes_to_the_same_lane
         plain_claims_never_see_keyed_messages
         an_exhausted_keyed_message_is_buried_and_the_rest_delivered
+        a_backlog_of_dead_keys_does_not_hold_up_a_fresh_one
+        a_backlog_of_dead_messages_of_one_key_does_not_hold_up_its_fresh_ones
         a_key_is_leased_in_batches_of_256_messages
         a_key_is_leased_in_batches_of_a_mebibyte
         messages_that_no_handler_has_seen_use_no_attempt_when_their_key_is_released

@@ -5,12 +5,15 @@
 //! out carries the lease's token, and every verb on it is fenced by that token; extending a lease writes one row. A holder
 //! takes one message after the other: what it has not come to when the lease ends has used no attempt.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::calls::Attempt;
+use crate::claimer::MET;
 use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
 use crate::error::Result;
@@ -23,7 +26,7 @@ use crate::receipt::Receipt;
 use crate::sql::*;
 use crate::store::{Shared, Store};
 use crate::types::{Answer, Fence, KeyBatch, Micros};
-use crate::value::{Column, Row, Value};
+use crate::value::{Column, Value};
 
 /// Messages in one batch. A key of 100,000 messages was leased whole before: 450 MB and 3.4 s to the first delivery.
 const ROWS: usize = 256;
@@ -86,21 +89,7 @@ impl Store {
 
     /// Completes every message of a key's batch and ends the lease.
     pub async fn key_complete(&self, token: i64) -> Result<Answer> {
-        let clock = self.clock().clone();
-        let act = self.db().transact(move |conn| {
-            Box::pin(async move {
-                let Some(row) = conn.query_opt(KEY_DROP, &[Value::Int(token)]).await? else { return Ok(None) };
-                let (lane, key, last) = ended(&row, KEY_DROP)?;
-                let rows = conn.query(KEY_HELD, &[Value::Int(lane), Value::Text(key), last, Value::Int(token)]).await?;
-                let items = decode(KEY_HELD, &rows, |row| {
-                    Ok(Finish::new(Fence::exact(row.int()?, row.int()?), Verb::Complete))
-                })?;
-                finish(conn, &clock, &items).await?;
-                Ok(Some(lane))
-            })
-        });
-        let lane = act.await?;
-        Ok(self.shared().key_is_free(lane))
+        self.shared().end_key(token, KeyEnd::Complete).await
     }
 
     /// Gives every message of a key's batch back, in place. With a delay no claim gets the key until it has passed, so that
@@ -112,8 +101,7 @@ impl Store {
             // could read it.
             check_duration("the delay", delay)?;
         }
-        let lane = self.shared().release_key(token, delay, seen.unwrap_or(i64::MAX)).await?;
-        Ok(self.shared().key_is_free(lane))
+        self.shared().end_key(token, KeyEnd::Release { delay, seen: seen.unwrap_or(i64::MAX) }).await
     }
 
     /// Extends leases of keys from their deadlines, or from now for those that have passed. The new deadlines; none: the
@@ -139,6 +127,17 @@ impl Store {
     }
 }
 
+/// What the end of a key's lease does with the messages of its batch.
+#[derive(Clone, Copy)]
+enum KeyEnd {
+    Complete,
+    /// Gives them back. The key rests for the delay; messages behind the position `seen` have used no attempt.
+    Release {
+        delay: Duration,
+        seen: i64,
+    },
+}
+
 /// What a look for a free key found.
 enum KeyLook {
     Held(KeyBatch),
@@ -147,82 +146,85 @@ enum KeyLook {
 }
 
 impl Shared {
-    /// Leases the first free key of these lanes that can be had now.
-    async fn claim_free_key(&self, lanes: &[i64], lease: Option<Duration>, worker: Option<i64>) -> Result<KeyLook> {
+    /// Leases the first free key of these lanes that can be had now. It buries dead messages that it meets on the way; when
+    /// there are many, they are buried beside the claims, which skip them meanwhile.
+    async fn claim_free_key(
+        self: &Arc<Self>,
+        lanes: &[i64],
+        lease: Option<Duration>,
+        worker: Option<i64>,
+    ) -> Result<KeyLook> {
         let mut next: Option<Duration> = None;
-        for lane in lanes {
-            self.promote(*lane).await?;
+        for id in lanes {
+            self.promote(*id).await?;
+            let (lane, mut met) = (self.hub.lane(*id), 0);
             loop {
-                let (lane, clock) = (*lane, self.hub.clock.clone());
-                let act = self
-                    .hub
-                    .db
-                    .transact(move |conn| Box::pin(async move { claim_key(conn, &clock, lane, lease, worker).await }));
+                let wanted = WantedKey { lane: *id, lease, worker, skip_doomed: lane.state().burying };
+                let clock = self.hub.clock.clone();
+                let act =
+                    self.hub.db.transact(move |conn| Box::pin(async move { claim_key(conn, &clock, &wanted).await }));
                 match act.await? {
-                    None => {}
-                    Some(KeyLook::Empty(free)) => {
+                    ControlFlow::Continue(dead) => met += dead,
+                    ControlFlow::Break(KeyLook::Empty(free)) => {
                         next = next.into_iter().chain(free).min();
                         break;
                     }
-                    Some(held) => return Ok(held),
+                    ControlFlow::Break(held) => return Ok(held),
+                }
+                if met > MET && !lane.state().burying {
+                    self.bury_behind(&lane, Vec::new());
                 }
             }
         }
         Ok(KeyLook::Empty(next))
     }
 
-    /// Ends a key's lease, after a delay if it is to rest, and gives its messages back. The lane; none when it was not held.
-    async fn release_key(&self, token: i64, delay: Duration, seen: i64) -> Result<Option<i64>> {
-        let clock = self.hub.clock.clone();
-        let act = self.hub.db.transact(move |conn| {
-            Box::pin(async move {
-                let (statement, params) = match delay.is_zero() {
-                    true => (KEY_DROP, vec![Value::Int(token)]),
-                    false => {
-                        let delay = Value::Int(micros(delay));
-                        (KEY_DEFER, vec![clock.value(), Value::Int(token), delay, reserve_one(conn).await?])
+    /// Ends a key's lease, and wakes claims that wait for a key of its lane. A repeat after a lost reply answers with what its
+    /// first attempt did.
+    async fn end_key(&self, token: i64, end: KeyEnd) -> Result<Answer> {
+        let call = |attempt: Attempt| {
+            let clock = self.hub.clock.clone();
+            self.hub.db.transact(move |conn| {
+                Box::pin(async move {
+                    match attempt.carried_out(conn).await? {
+                        Some(_) => Ok((Answer::Done, None)),
+                        None => end_key(conn, &clock, token, end, attempt.token).await,
                     }
-                };
-                let Some(row) = conn.query_opt(statement, &params).await? else { return Ok(None) };
-                let (lane, key, last) = ended(&row, statement)?;
-                conn.execute(KEY_FREE, &[Value::Int(lane), Value::Text(key), last, Value::Int(seen)]).await?;
-                Ok(Some(lane))
+                })
             })
-        });
-        act.await
-    }
-
-    /// Wakes claims that wait for a key of this lane; none: the lease was no longer held.
-    fn key_is_free(&self, lane: Option<i64>) -> Answer {
-        let Some(lane) = lane else { return Answer::Lost };
-        self.hub.key_is_free(lane);
-        Answer::Done
+        };
+        let (answer, lane) = self.repeated(call).await?;
+        lane.inspect(|lane| self.hub.key_is_free(*lane));
+        Ok(answer)
     }
 
     /// Gives back a key that was leased for a caller who has gone: no handler has seen its messages.
     fn give_key_back(self: &Arc<Self>, batch: &KeyBatch) {
         let (shared, token) = (self.clone(), batch.token);
         tokio::spawn(async move {
-            match shared.release_key(token, Duration::ZERO, i64::MIN).await {
-                Ok(lane) => drop(shared.key_is_free(lane)),
-                Err(error) => {
-                    tracing::warn!(%error, "could not release a key whose caller has gone; it is free when its lease expires");
-                }
+            let end = KeyEnd::Release { delay: Duration::ZERO, seen: i64::MIN };
+            if let Err(error) = shared.end_key(token, end).await {
+                tracing::warn!(%error, "could not release a key whose caller has gone; it is free when its lease expires");
             }
         });
     }
 }
 
-/// One look at a lane. None: another claim was faster, or all that the key had was dead.
-async fn claim_key(
-    conn: &mut Conn<'_>,
-    clock: &Clock,
+/// What a claim asks of one lane.
+struct WantedKey {
     lane: i64,
     lease: Option<Duration>,
     worker: Option<i64>,
-) -> Result<Option<KeyLook>> {
+    /// Leaves alone what has no attempt or no time left.
+    skip_doomed: bool,
+}
+
+/// One look at a lane. `Continue`: another claim was faster, or all that the key had was dead, so many messages.
+async fn claim_key(conn: &mut Conn<'_>, clock: &Clock, wanted: &WantedKey) -> Result<ControlFlow<KeyLook, usize>> {
     let asked = Some(std::time::Instant::now());
-    let rows = conn.query(KEY_PICK, &[clock.value(), Value::Int(lane), worker.into()]).await?;
+    let WantedKey { lane, lease, worker, skip_doomed } = *wanted;
+    let skip = Value::Bool(skip_doomed);
+    let rows = conn.query(KEY_PICK, &[clock.value(), Value::Int(lane), worker.into(), skip.clone()]).await?;
     let mut row = rows[0].fields(KEY_PICK.name);
     let key = row.text_or_null()?;
     let usual_lease = row.int_or_null()?.ok_or_else(|| no_lane(lane))?;
@@ -236,36 +238,72 @@ async fn claim_key(
         }
         // A millisecond later: databases and timers round.
         let next = next.map(|next| Duration::from_micros(u64::try_from(next).unwrap_or(0) + 1000));
-        return Ok(Some(KeyLook::Empty(next)));
+        return Ok(ControlFlow::Break(KeyLook::Empty(next)));
     };
-    let Some(last) = batch_end(conn, lane, &key).await? else { return Ok(None) };
+    let peek = [clock.value(), Value::Int(lane), key.as_str().into(), skip.clone(), Value::Int(ROWS as i64)];
+    let Some(last) = batch_end(conn, &peek).await? else { return Ok(ControlFlow::Continue(0)) };
     let token = reserve_one(conn).await?;
     let (lane, length, worker_id) = (Value::Int(lane), Value::Int(lease), Value::from(worker));
     let params = [clock.value(), lane.clone(), key.as_str().into(), length, worker_id.clone(), Value::Int(last), token];
-    let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(None) };
+    let Some(row) = conn.query_opt(KEY_HOLD, &params).await? else { return Ok(ControlFlow::Continue(0)) };
     let mut row = row.fields(KEY_HOLD.name);
     let (token, leased_until, before) = (row.int()?, row.int()?, row.int_or_null()?);
     if let Some(before) = before {
         take_over(conn, &lane, &key, before).await?;
     }
     let (until, last, leased_at) = (Value::Int(leased_until), Value::Int(last), Value::Int(leased_until - lease));
-    let params = [clock.value(), lane, key.as_str().into(), until, worker_id, Value::Int(token), last, leased_at];
+    let params = [clock.value(), lane, key.as_str().into(), until, worker_id, Value::Int(token), last, leased_at, skip];
     let rows = conn.query(KEY_LEASE, &params).await?;
     let mut messages = alive(conn, clock, claimed(KEY_LEASE, &rows)?).await?;
     let Some(first) = messages.first() else {
-        conn.query_opt(KEY_DROP, &[Value::Int(token)]).await?;
-        return Ok(None);
+        conn.query_opt(KEY_DROP, &[Value::Null, Value::Int(token)]).await?;
+        return Ok(ControlFlow::Continue(rows.len()));
     };
     let lane = first.lane;
     for message in &mut messages {
         (message.token, message.asked, message.worker) = (Some(token), asked, worker);
     }
-    Ok(Some(KeyLook::Held(KeyBatch { lane, key, token, leased_until, messages })))
+    Ok(ControlFlow::Break(KeyLook::Held(KeyBatch { lane, key, token, leased_until, messages })))
+}
+
+/// Ends a key's lease: whether it was held, and its lane then. `call` is the token under which that is recorded.
+async fn end_key(
+    conn: &mut Conn<'_>,
+    clock: &Clock,
+    token: i64,
+    end: KeyEnd,
+    call: Option<i64>,
+) -> Result<(Answer, Option<i64>)> {
+    let (statement, params) = match end {
+        KeyEnd::Release { delay, .. } if !delay.is_zero() => {
+            let rest = [Value::Int(micros(delay)), reserve_one(conn).await?];
+            let params = [clock.value(), call.into(), Value::Int(token)];
+            (KEY_DEFER, params.into_iter().chain(rest).collect::<Vec<_>>())
+        }
+        _ => (KEY_DROP, vec![call.into(), Value::Int(token)]),
+    };
+    let Some(row) = conn.query_opt(statement, &params).await? else { return Ok((Answer::Lost, None)) };
+    let mut row = row.fields(statement.name);
+    // A lease from before there were batches has everything.
+    let (lane, key, last) = (row.int()?, row.text()?, row.int_or_null()?.unwrap_or(i64::MAX));
+    let batch = [Value::Int(lane), Value::Text(key), Value::Int(last)].into_iter();
+    match end {
+        KeyEnd::Complete => {
+            let rows = conn.query(KEY_HELD, &batch.chain([Value::Int(token)]).collect::<Vec<_>>()).await?;
+            let fences = decode(KEY_HELD, &rows, |row| Ok(Fence::exact(row.int()?, row.int()?)))?;
+            let items: Vec<Finish> = fences.into_iter().map(|fence| Finish::new(fence, Verb::Complete)).collect();
+            finish(conn, clock, &items).await?;
+        }
+        KeyEnd::Release { seen, .. } => {
+            conn.execute(KEY_FREE, &batch.chain([Value::Int(seen)]).collect::<Vec<_>>()).await?;
+        }
+    }
+    Ok((Answer::Done, Some(lane)))
 }
 
 /// The position of the last message that fits into a batch of this key; none: it has no message any more.
-async fn batch_end(conn: &mut Conn<'_>, lane: i64, key: &str) -> Result<Option<i64>> {
-    let rows = conn.query(KEY_PEEK, &[Value::Int(lane), key.into(), Value::Int(ROWS as i64)]).await?;
+async fn batch_end(conn: &mut Conn<'_>, peek: &[Value]) -> Result<Option<i64>> {
+    let rows = conn.query(KEY_PEEK, peek).await?;
     let mut last = None;
     let mut bytes = 0;
     for (id, length) in decode(KEY_PEEK, &rows, |row| Ok((row.int()?, row.int()?)))? {
@@ -294,11 +332,4 @@ async fn alive(conn: &mut Conn<'_>, clock: &Clock, claimed: Vec<Claimed>) -> Res
     let burials: Vec<Finish> = doomed.iter().filter_map(super::lifecycle::burial).collect();
     finish(conn, clock, &burials).await?;
     Ok(living.into_iter().map(|claimed| claimed.message).collect())
-}
-
-/// Lane, key and last position of a lease that has ended.
-fn ended(row: &Row, statement: Statement) -> Result<(i64, String, Value)> {
-    let mut row = row.fields(statement.name);
-    // A lease from before there were batches has everything.
-    Ok((row.int()?, row.text()?, Value::Int(row.int_or_null()?.unwrap_or(i64::MAX))))
 }

@@ -286,6 +286,14 @@ async fn writers(db: &Db) -> Result<HashSet<String>> {
     .await
 }
 
+/// Waits until no transaction that writes messages now runs any more, at most so long: whether there were any.
+pub(crate) async fn end_of_writers(db: &Db, patience: Duration) -> Result<bool> {
+    let began = writers(db).await?;
+    // A transaction of another program may stay open for hours.
+    tokio::time::timeout(patience, end_of(db, &began)).await.unwrap_or(Ok(()))?;
+    Ok(!began.is_empty())
+}
+
 /// Waits until none of these transactions runs any more.
 async fn end_of(db: &Db, began: &HashSet<String>) -> Result<()> {
     let mut pause = Duration::from_millis(1);

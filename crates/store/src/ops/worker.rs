@@ -10,10 +10,14 @@ use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::check_text;
 use crate::ops::lifecycle::BATCH;
+use crate::ops::queue::end_of_writers;
 use crate::sql::*;
 use crate::store::{Shared, Store};
 use crate::types::{Heartbeat, Worker, WorkerStatus};
 use crate::value::{Column, Fields, Value};
+
+/// For how long claims that began before their worker was stopped are awaited; the leases of one that takes longer expire.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Store {
     /// Registers a process under a name. Earlier incarnations of that name are removed, and their leases are released:
@@ -35,18 +39,17 @@ impl Store {
         let act = self.db().transact(move |conn| {
             Box::pin(async move {
                 let rows = conn.query(WORKER_FENCE, &[name.as_str().into()]).await?;
-                let mut freed = Vec::new();
-                for old in decode(WORKER_FENCE, &rows, |row| row.int())? {
-                    freed.extend(release(conn, old).await?);
-                }
+                let stopped = decode(WORKER_FENCE, &rows, |row| row.int())?;
+                let freed = release(conn, &stopped).await?;
                 conn.execute(WORKER_FORGET, &[name.as_str().into()]).await?;
                 let params = [clock.value(), name.as_str().into(), queue.into()];
                 let rows = conn.query(WORKER_REGISTER, &params).await?;
-                Ok((worker(&mut rows[0].fields(WORKER_REGISTER.name))?, freed))
+                Ok((worker(&mut rows[0].fields(WORKER_REGISTER.name))?, stopped, freed))
             })
         });
-        let (worker, freed) = act.await?;
+        let (worker, stopped, freed) = act.await?;
         self.freed(&freed);
+        self.release_late(stopped).await;
         Ok(worker)
     }
 
@@ -82,10 +85,10 @@ impl Store {
         self.change(id, Some(WorkerStatus::Suspended), WorkerStatus::Ready).await
     }
 
-    /// Anything but stopped to stopped; its leases are released.
+    /// Anything but stopped to stopped; its leases are released in the same transaction.
     pub async fn worker_shutdown(&self, id: i64) -> Result<Worker> {
         let worker = self.change(id, None, WorkerStatus::Stopped).await?;
-        self.worker_release(id).await?;
+        self.release_late(vec![id]).await;
         Ok(worker)
     }
 
@@ -93,28 +96,45 @@ impl Store {
         let params = [self.clock().value(), Value::Int(id), to.name().into(), from.map(WorkerStatus::name).into()];
         let act = self.db().transact(move |conn| {
             Box::pin(async move {
-                match conn.query_opt(WORKER_CHANGE, &params).await? {
-                    Some(row) => Ok((Some(worker(&mut row.fields(WORKER_CHANGE.name))?), None)),
-                    None => Ok((None, get(conn, id).await?)),
-                }
+                let Some(row) = conn.query_opt(WORKER_CHANGE, &params).await? else {
+                    let now = get(conn, id).await?.ok_or_else(|| missing(id))?;
+                    let message = format!("worker {id} is {} and cannot become {}", now.status.name(), to.name());
+                    return Err(Error::new(Kind::InvalidState, message));
+                };
+                let freed = if to == WorkerStatus::Stopped { release(conn, &[id]).await? } else { Vec::new() };
+                Ok((worker(&mut row.fields(WORKER_CHANGE.name))?, freed))
             })
         });
-        match act.await? {
-            (Some(worker), _) => Ok(worker),
-            (None, None) => Err(missing(id)),
-            (None, Some(now)) => Err(Error::new(
-                Kind::InvalidState,
-                format!("worker {id} is {} and cannot become {}", now.status.name(), to.name()),
-            )),
-        }
+        let (worker, freed) = act.await?;
+        self.freed(&freed);
+        Ok(worker)
     }
 
     /// Releases every lease of a worker. Returns how many messages are free again.
     pub async fn worker_release(&self, id: i64) -> Result<u64> {
-        let act = self.db().transact(move |conn| Box::pin(async move { release(conn, id).await }));
-        let freed = act.await?;
+        self.release_all(vec![id]).await
+    }
+
+    async fn release_all(&self, ids: Vec<i64>) -> Result<u64> {
+        let freed = self.db().transact(move |conn| Box::pin(async move { release(conn, &ids).await })).await?;
         self.freed(&freed);
         Ok(freed.len() as u64)
+    }
+
+    /// Releases what claims of stopped workers have leased after the workers' other leases were released: a claim that began
+    /// before has seen its worker ready. Claims pay nothing for this; a lock on the worker's row would be a write in every
+    /// claim. Returns how many.
+    async fn release_late(&self, ids: Vec<i64>) -> u64 {
+        if ids.is_empty() {
+            return 0;
+        }
+        let released = async {
+            if end_of_writers(self.db(), PATIENCE).await? { self.release_all(ids.clone()).await } else { Ok(0) }
+        };
+        released.await.unwrap_or_else(|error| {
+            tracing::warn!(%error, workers = ?ids, "could not look for late leases of stopped workers; they expire");
+            0
+        })
     }
 
     /// Releases every lease of workers that should have been heard of within `silent_for` and were not, and stops them if
@@ -126,20 +146,18 @@ impl Store {
             Box::pin(async move {
                 let rows = conn.query(WORKER_STALE, &[clock.value(), silent_for]).await?;
                 let stale = decode(WORKER_STALE, &rows, |row| row.int())?;
-                let mut freed = Vec::new();
-                for id in &stale {
-                    if stop {
-                        let stopped = WorkerStatus::Stopped.name().into();
-                        conn.query(WORKER_CHANGE, &[clock.value(), Value::Int(*id), stopped, Value::Null]).await?;
-                    }
-                    freed.extend(release(conn, *id).await?);
+                for id in stale.iter().filter(|_| stop) {
+                    let stopped = WorkerStatus::Stopped.name().into();
+                    conn.query(WORKER_CHANGE, &[clock.value(), Value::Int(*id), stopped, Value::Null]).await?;
                 }
+                let freed = release(conn, &stale).await?;
                 Ok((stale, freed))
             })
         });
         let (stale, freed) = act.await?;
         self.freed(&freed);
-        Ok((stale, freed.len() as u64))
+        let late = if stop { self.release_late(stale.clone()).await } else { 0 };
+        Ok((stale, freed.len() as u64 + late))
     }
 
     /// How many messages a worker holds under a lease that still runs.
@@ -212,13 +230,16 @@ async fn heartbeat(conn: &mut Conn<'_>, clock: &Clock, ids: &[i64]) -> Result<Ve
     Ok(answers)
 }
 
-/// Releases every lease of a worker: the positions and lanes of its messages, and for a key its lane alone.
-async fn release(conn: &mut Conn<'_>, id: i64) -> Result<Vec<(Option<i64>, i64)>> {
-    let rows = conn.query(WORKER_RELEASE_KEYS, &[Value::Int(id)]).await?;
-    let keys = decode(WORKER_RELEASE_KEYS, &rows, |row| Ok((None, row.int()?)))?;
-    let rows = conn.query(WORKER_RELEASE, &[Value::Int(id)]).await?;
-    let messages = decode(WORKER_RELEASE, &rows, |row| Ok((Some(row.int()?), row.int()?)))?;
-    Ok(messages.into_iter().chain(keys).collect())
+/// Releases every lease of some workers: the positions and lanes of their messages, and for a key its lane alone.
+async fn release(conn: &mut Conn<'_>, ids: &[i64]) -> Result<Vec<(Option<i64>, i64)>> {
+    let mut freed = Vec::new();
+    for id in ids {
+        let rows = conn.query(WORKER_RELEASE_KEYS, &[Value::Int(*id)]).await?;
+        freed.extend(decode(WORKER_RELEASE_KEYS, &rows, |row| Ok((None, row.int()?)))?);
+        let rows = conn.query(WORKER_RELEASE, &[Value::Int(*id)]).await?;
+        freed.extend(decode(WORKER_RELEASE, &rows, |row| Ok((Some(row.int()?), row.int()?)))?);
+    }
+    Ok(freed)
 }
 
 async fn get(conn: &mut Conn<'_>, id: i64) -> Result<Option<Worker>> {

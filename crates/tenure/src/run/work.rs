@@ -335,21 +335,18 @@ impl Work {
 
     /// Asks until the database answers: what a handler has done must not be done again for want of a connection.
     async fn settle(&self, act: &Act) -> Option<Answer> {
-        self.settle_by(act, || act.apply(&self.kernel)).await
+        self.settle_by(act.name(), || act.apply(&self.kernel)).await
     }
 
-    async fn settle_by<F>(&self, act: &Act, apply: impl Fn() -> F) -> Option<Answer>
+    async fn settle_by<F>(&self, operation: &'static str, apply: impl Fn() -> F) -> Option<Answer>
     where
         F: Future<Output = tenure_store::Result<Answer>>,
     {
-        let operation = act.name();
         let mut rest = FIRST_REST;
-        let mut may_be_done = false;
         loop {
             match self.observer.watch(operation, async { Ok(apply().await?) }).await {
-                Ok(answer) => return Some(act.settled(answer, may_be_done)),
+                Ok(answer) => return Some(answer),
                 Err(error) if error.is_retryable() => {
-                    may_be_done |= error.is_ambiguous();
                     tracing::warn!(%error, operation, "cannot finish a message, and will try again");
                     rest = self.pause(rest).await;
                 }
@@ -429,15 +426,6 @@ impl Act {
         }
     }
 
-    /// What an answer means when an earlier try may have been carried out. The kernel recognises a repeated verb on a message,
-    /// but the lease of a key that was released is not found again.
-    fn settled(&self, answer: Answer, may_be_done: bool) -> Answer {
-        match (self, answer) {
-            (Act::ReleaseKey(..), Answer::Lost) if may_be_done => Answer::Done,
-            _ => answer,
-        }
-    }
-
     async fn apply(&self, kernel: &tenure_store::Store) -> tenure_store::Result<Answer> {
         match self {
             Act::Finish(verb, fence) => Ok(verb.apply(kernel, &[*fence]).await?[0]),
@@ -480,18 +468,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_lease_of_a_key_is_not_lost_when_only_the_answer_to_its_release_was() {
+    async fn an_answer_is_believed_also_after_an_error_that_left_the_outcome_open() {
         let work = work().await;
-        let release = || Act::ReleaseKey(1, Duration::ZERO, UNSEEN);
-        let away = || Error::new(Kind::Unavailable, "the connection was lost");
-        for (act, error, settled) in [
-            (release(), away().ambiguous(), Answer::Done),
-            (release(), away(), Answer::Lost),
-            (Act::Look(Fence::exact(1, 1)), away().ambiguous(), Answer::Lost),
-        ] {
-            let (name, error) = (act.name(), Mutex::new(Some(error)));
-            let apply = || std::future::ready(error.lock().unwrap().take().map_or(Ok(Answer::Lost), Err));
-            assert_eq!(work.settle_by(&act, apply).await, Some(settled), "{name}");
+        for answer in [Answer::Lost, Answer::Done] {
+            let away = Error::new(Kind::Unavailable, "the connection was lost").ambiguous();
+            let error = Mutex::new(Some(away));
+            let apply = || std::future::ready(error.lock().unwrap().take().map_or(Ok(answer), Err));
+            assert_eq!(work.settle_by("release_key", apply).await, Some(answer));
         }
     }
 }
