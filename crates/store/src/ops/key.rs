@@ -19,7 +19,7 @@ use crate::ops::finish::{Finish, Verb, finish};
 use crate::ops::queue::check_duration;
 use crate::ops::worker::worker_stopped;
 use crate::ops::{no_lane, reserve_one};
-use crate::receipt::Receipt;
+use crate::receipt::{Receipt, Return};
 use crate::sql::*;
 use crate::store::{Shared, Store};
 use crate::types::{Answer, Fence, KeyBatch, Micros};
@@ -55,15 +55,16 @@ impl Store {
             let (reply, answer) = oneshot::channel();
             // A task of its own: a lease whose caller has gone is given back, not left to expire.
             let (shared, owned) = (self.shared().clone(), lanes.to_vec());
+            let task = self.shared().returns.begin();
             tokio::spawn(async move {
                 let result = shared.claim_free_key(&owned, lease, worker).await;
                 if let Err(Ok(KeyLook::Held(batch))) = reply.send(result) {
-                    shared.give_key_back(&batch);
+                    shared.give_key_back(&batch, task);
                 }
             });
             let back = |look| {
                 if let KeyLook::Held(batch) = look {
-                    self.shared().give_key_back(&batch);
+                    self.shared().give_key_back(&batch, self.shared().returns.begin());
                 }
             };
             let next = match Receipt::new(answer, back).wait().await? {
@@ -200,7 +201,7 @@ impl Shared {
     }
 
     /// Gives back a key that was leased for a caller who has gone: no handler has seen its messages.
-    fn give_key_back(self: &Arc<Self>, batch: &KeyBatch) {
+    fn give_key_back(self: &Arc<Self>, batch: &KeyBatch, task: Return) {
         let (shared, token) = (self.clone(), batch.token);
         tokio::spawn(async move {
             match shared.release_key(token, Duration::ZERO, i64::MIN).await {
@@ -209,6 +210,7 @@ impl Shared {
                     tracing::warn!(%error, "could not release a key whose caller has gone; it is free when its lease expires");
                 }
             }
+            drop(task);
         });
     }
 }

@@ -1,11 +1,13 @@
 //! What the run loop promises about leases: kept while handlers work, released when the loop ends, counted only when seen.
 
 use std::collections::HashMap;
+use std::future::IntoFuture as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tenure::{Consumer, Delivery, EnqueueOptions, Error, Outcome, Producer, RetryPolicy, Settings};
+use tokio::sync::Notify;
 
 use super::Harness;
 
@@ -248,6 +250,56 @@ pub(crate) async fn a_key_is_retried_on_time(h: &Harness) {
         times.windows(2).map(|pair| (pair[1] - pair[0]).saturating_sub(Duration::from_millis(100))).collect();
     // A poll comes after 0.75 to 1 s, so polls would make every round late. A busy machine makes some late.
     assert!(late.iter().min().is_some_and(|least| *least < Duration::from_millis(400)), "{late:?}");
+}
+
+pub(crate) async fn an_extension_of_a_message_of_a_key_extends_its_key(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    enqueue_keyed(&producer, "k", ["a", "b"].map(str::to_owned)).await;
+    let (own, extended) = (consumer.clone(), Arc::new(Notify::new()));
+    let done = extended.clone();
+    let handle = move |delivery: Delivery| {
+        let (own, done) = (own.clone(), done.clone());
+        async move {
+            assert!(own.extend_visibility(&*delivery, 600).await.unwrap());
+            done.notify_one();
+            std::future::pending::<Result<(), Error>>().await
+        }
+    };
+    let run = consumer.run(handle).lease(Duration::from_secs(8)).into_future();
+    // Dropped and not told to stop: the lease stays.
+    tokio::select! {
+        _ = run => panic!("the loop goes on"),
+        () = extended.notified() => {}
+    }
+    let lane = h.kernel.queue_get("jobs").await.unwrap().lanes[0];
+    let leased = h.kernel.message_list(lane, tenure_store::State::Leased, 0, 9).await.unwrap();
+    let (until, now) = (leased[0].leased_until, h.kernel.now().await.unwrap());
+    assert!(until > now + 300_000_000, "the key's lease ends in {} us", until - now);
+}
+
+pub(crate) async fn nothing_stays_leased_when_a_loop_stops_during_a_claim(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    // Turso writes a tenth as fast.
+    let rounds = if h.dsn().starts_with("turso") { 12 } else { 40 };
+    for round in 0..rounds {
+        producer.batch_enqueue(&(0..200).collect::<Vec<u32>>()).await.unwrap();
+        for key in 0..5 {
+            enqueue_keyed(&producer, &format!("k{round}-{key}"), (0..10).map(|n| n.to_string())).await;
+        }
+        let handle = |_: Delivery| async { Ok::<_, Error>(()) };
+        let stop = tokio::time::sleep(Duration::from_micros(rand::random_range(0..20_000)));
+        let run = consumer.run(handle).concurrency(rand::random_range(1..100)).until(stop);
+        // An enqueue may lease its message for a claim that waits.
+        let late = async {
+            for n in 0..rand::random_range(1..20) {
+                producer.enqueue(&n).await.unwrap();
+            }
+        };
+        let (summary, ()) = tokio::join!(run.into_future(), late);
+        summary.unwrap();
+        let metrics = h.admin().get_queue_metrics("jobs").await.unwrap();
+        assert_eq!(metrics.locked_messages, 0, "round {round}");
+    }
 }
 
 pub(crate) async fn a_lease_that_its_extension_finds_lost_is_signalled_to_the_handler(h: &Harness) {
