@@ -22,6 +22,7 @@ use crate::ops::finish::{Finish, Verb, finish, is_one_statement};
 use crate::ops::lifecycle::{ALL, burial};
 use crate::ops::no_lane;
 use crate::ops::worker::worker_stopped;
+use crate::receipt::Return;
 use crate::sql::LANE_CHECK;
 use crate::store::Shared;
 use crate::types::{Message, Micros};
@@ -48,22 +49,36 @@ pub(crate) struct Request {
     pub(crate) reply: oneshot::Sender<Result<Vec<Message>>>,
 }
 
+/// What a claimer is asked.
+pub(crate) enum Ask {
+    Claim(Request),
+    /// To forget claims whose callers have gone, and to say so when no message can be leased for them any more.
+    Forget(oneshot::Sender<()>),
+}
+
+/// A message that was leased for a claim on these terms as it was enqueued.
+pub(crate) struct Handed {
+    pub(crate) terms: Terms,
+    pub(crate) message: Message,
+    pub(crate) task: Return,
+}
+
 pub(crate) struct Claimer {
     shared: Arc<Shared>,
     lanes: Vec<Arc<Lane>>,
     /// Where the next pass begins, so that every lane is first in turn.
     turn: usize,
-    inbox: mpsc::UnboundedReceiver<Request>,
+    inbox: mpsc::UnboundedReceiver<Ask>,
     woken: Arc<Notify>,
     clock_moved: Moved,
     waiting: VecDeque<Request>,
     /// Messages that enqueues of this process have leased for a claim that waits here.
-    handed: mpsc::UnboundedReceiver<(Terms, Message)>,
-    hands: mpsc::UnboundedSender<(Terms, Message)>,
+    handed: mpsc::UnboundedReceiver<Handed>,
+    hands: mpsc::UnboundedSender<Handed>,
 }
 
 impl Claimer {
-    pub(crate) fn new(shared: Arc<Shared>, lanes: &[i64], inbox: mpsc::UnboundedReceiver<Request>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, lanes: &[i64], inbox: mpsc::UnboundedReceiver<Ask>) -> Self {
         let woken = Arc::new(Notify::new());
         for lane in lanes {
             shared.hub.subscribe(*lane, &woken);
@@ -78,19 +93,19 @@ impl Claimer {
         loop {
             if self.waiting.is_empty() {
                 tokio::select! {
-                    request = self.inbox.recv() => match request {
-                        Some(request) => self.waiting.push_back(request),
+                    ask = self.inbox.recv() => match ask {
+                        Some(ask) => self.receive(ask),
                         None => return,
                     },
-                    Some((terms, message)) = self.handed.recv() => self.deliver(terms, message),
+                    Some(handed) = self.handed.recv() => self.deliver(handed),
                     () = tokio::time::sleep(IDLE) => if self.retire() { return },
                 }
             }
-            while let Ok(request) = self.inbox.try_recv() {
-                self.waiting.push_back(request);
+            while let Ok(ask) = self.inbox.try_recv() {
+                self.receive(ask);
             }
-            while let Ok((terms, message)) = self.handed.try_recv() {
-                self.deliver(terms, message);
+            while let Ok(handed) = self.handed.try_recv() {
+                self.deliver(handed);
             }
             self.waiting.retain(|request| !request.reply.is_closed());
             let more = self.pass().await;
@@ -102,21 +117,32 @@ impl Claimer {
         }
     }
 
+    /// Not to be called while an offer stands: enqueues could lease messages for claims that are forgotten here.
+    fn receive(&mut self, ask: Ask) {
+        match ask {
+            Ask::Claim(request) => self.waiting.push_back(request),
+            Ask::Forget(forgotten) => {
+                self.waiting.retain(|request| !request.reply.is_closed());
+                let _gone = forgotten.send(());
+            }
+        }
+    }
+
     /// Ends for want of work, unless a request has just come in.
     fn retire(&mut self) -> bool {
         let lanes: Vec<i64> = self.lanes.iter().map(|lane| lane.id).collect();
         let retired = self.shared.retire(&lanes, || self.inbox.is_empty());
         if retired {
             self.handed.close();
-            while let Ok((terms, message)) = self.handed.try_recv() {
-                self.deliver(terms, message);
+            while let Ok(handed) = self.handed.try_recv() {
+                self.deliver(handed);
             }
         }
         retired
     }
 
     /// Gives a message that was leased as it was enqueued to the first claim with its terms.
-    fn deliver(&mut self, terms: Terms, message: Message) {
+    fn deliver(&mut self, Handed { terms, message, task }: Handed) {
         let mut hand = vec![message];
         while let Some(n) = self.waiting.iter().position(|request| request.terms == terms)
             && let Some(request) = self.waiting.remove(n)
@@ -126,7 +152,7 @@ impl Claimer {
                 _ => return,
             }
         }
-        self.shared.give_back(hand);
+        self.shared.give_back(hand, task);
     }
 
     /// Serves all waiting claims once, together, whatever their workers and leases. Whether there may be more for those that
@@ -156,7 +182,7 @@ impl Claimer {
             // The first claims took all places of the statement, and may be of workers that are not ready.
             self.waiting.rotate_left(PASS);
         }
-        self.shared.give_back(undelivered);
+        self.shared.give_back(undelivered, self.shared.returns.begin());
         self.turn = self.turn.wrapping_add(1);
         more
     }
@@ -213,18 +239,21 @@ impl Claimer {
         let offer = Offer::publish(terms, self.hands.clone(), &self.lanes);
         let patience = self.waiting.iter().map(|request| request.until).min();
         let wake_at = patience.map_or(Instant::now() + sleep, |patience| patience.min(Instant::now() + sleep));
-        let mut open = true;
+        let (mut open, mut asked) = (true, None);
         tokio::select! {
-            request = self.inbox.recv() => match request {
-                Some(request) => self.waiting.push_back(request),
-                None => open = false,
-            },
-            Some((terms, message)) = self.handed.recv() => self.deliver(terms, message),
+            ask = self.inbox.recv() => {
+                open = ask.is_some();
+                asked = ask;
+            }
+            Some(handed) = self.handed.recv() => self.deliver(handed),
             () = self.woken.notified() => {}
             () = self.clock_moved.wait() => {}
             () = tokio::time::sleep_until(wake_at) => {}
         }
         offer.withdraw(&self.lanes);
+        if let Some(ask) = asked {
+            self.receive(ask);
+        }
         open
     }
 
@@ -438,8 +467,8 @@ fn turns(rooms: &[usize], most: usize) -> Vec<usize> {
 }
 
 impl Shared {
-    /// Releases what was leased for callers that have gone.
-    pub(crate) fn give_back(self: &Arc<Self>, messages: Vec<Message>) {
+    /// Releases what was leased for callers that have gone, and ends the task then.
+    pub(crate) fn give_back(self: &Arc<Self>, messages: Vec<Message>, task: Return) {
         if messages.is_empty() {
             return;
         }
@@ -450,6 +479,7 @@ impl Shared {
             if let Err(error) = shared.finish_now(items).await {
                 tracing::warn!(%error, "messages of a caller that went away stay leased until their lease runs out");
             }
+            drop(task);
         });
     }
 

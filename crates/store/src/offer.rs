@@ -10,25 +10,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
+use crate::claimer::Handed;
 use crate::cursor::{Leased, Scan};
 use crate::error::{Error, Kind, Result};
 use crate::ops::claim::Terms;
 use crate::ops::enqueue::{Entry, enqueue_leased};
+use crate::receipt::Return;
 use crate::store::Shared;
-use crate::types::{Enqueued, Message};
+use crate::types::Enqueued;
 use crate::wake::Lane;
 
 /// What a parked claimer would take: one message on the terms of each claim that waits, in order.
 pub(crate) struct Offer {
     terms: Mutex<VecDeque<Terms>>,
-    hands: mpsc::UnboundedSender<(Terms, Message)>,
+    hands: mpsc::UnboundedSender<Handed>,
 }
 
 impl Offer {
     /// Places an offer in lanes, in front of any that stands there.
     pub(crate) fn publish(
         terms: VecDeque<Terms>,
-        hands: mpsc::UnboundedSender<(Terms, Message)>,
+        hands: mpsc::UnboundedSender<Handed>,
         lanes: &[Arc<Lane>],
     ) -> Arc<Self> {
         let offer = Arc::new(Offer { terms: Mutex::new(terms), hands });
@@ -62,6 +64,8 @@ impl Shared {
             return None;
         }
         let lane = self.hub.lane(entry.lane);
+        // Begins before the offer is taken: when the claimer has forgotten a claim, all messages for it are counted.
+        let returning = self.returns.begin();
         let (offer, terms, scan) = {
             let mut state = lane.state();
             let now = self.hub.steady();
@@ -74,7 +78,7 @@ impl Shared {
             (offer, terms, state.cursor.begin(now))
         };
         // A task of its own: what it leases must reach somebody even when the producer goes away.
-        let task = tokio::spawn(self.clone().hand_over(entry.clone(), lane, offer, terms, scan));
+        let task = tokio::spawn(self.clone().hand_over(entry.clone(), lane, offer, (terms, returning), scan));
         let closed = |error| Err(Error::new(Kind::Closed, "the store was closed").with_source(error));
         Some(task.await.unwrap_or_else(closed))
     }
@@ -84,7 +88,7 @@ impl Shared {
         entry: Entry,
         lane: Arc<Lane>,
         offer: Arc<Offer>,
-        terms: Terms,
+        (terms, task): (Terms, Return),
         scan: Scan,
     ) -> Result<Enqueued> {
         let hub = &self.hub;
@@ -111,8 +115,8 @@ impl Shared {
         match message {
             None => hub.ready(lane.id, enqueued.id),
             Some(message) => {
-                if let Err(mpsc::error::SendError((_, message))) = offer.hands.send((terms, message)) {
-                    self.give_back(vec![message]);
+                if let Err(mpsc::error::SendError(handed)) = offer.hands.send(Handed { terms, message, task }) {
+                    self.give_back(vec![handed.message], handed.task);
                 }
             }
         }

@@ -1,6 +1,9 @@
-//! An answer on its way to a caller who may leave before it arrives.
+//! An answer on its way to a caller who may leave before it arrives, and the count of leases that are then given back.
 
-use tokio::sync::oneshot;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, oneshot};
 
 use crate::error::{Error, Kind, Result};
 
@@ -29,6 +32,61 @@ impl<T, F: FnMut(T)> Drop for Receipt<T, F> {
     }
 }
 
+/// Tasks whose leases may have to be given back, because their callers may have gone.
+#[derive(Clone, Default)]
+pub(crate) struct Returns(Arc<Tasks>);
+
+#[derive(Default)]
+struct Tasks {
+    running: Mutex<Running>,
+    ended: Notify,
+}
+
+#[derive(Default)]
+struct Running {
+    next: u64,
+    numbers: BTreeSet<u64>,
+}
+
+/// Such a task. It goes with the leases, to the task that gives them back, and ends when it is dropped.
+pub(crate) struct Return {
+    returns: Returns,
+    number: u64,
+}
+
+impl Returns {
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.0.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn begin(&self) -> Return {
+        let mut running = self.running();
+        let number = running.next;
+        running.next += 1;
+        running.numbers.insert(number);
+        Return { returns: self.clone(), number }
+    }
+
+    /// Waits until all tasks have ended that began before this call.
+    pub(crate) async fn wait(&self) {
+        let before = self.running().next;
+        loop {
+            let ended = self.0.ended.notified();
+            if self.running().numbers.first().is_none_or(|number| *number >= before) {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl Drop for Return {
+    fn drop(&mut self) {
+        self.returns.running().numbers.remove(&self.number);
+        self.returns.0.ended.notify_waiters();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
@@ -44,6 +102,19 @@ mod tests {
         sender.send(Ok(7)).expect("somebody waits");
         drop(waiting);
         assert_eq!(back, [7]);
+    }
+
+    #[tokio::test]
+    async fn returns_that_began_before_are_waited_for_and_later_ones_are_not() {
+        let returns = Returns::default();
+        let (first, second) = (returns.begin(), returns.begin());
+        let mut waiting = Box::pin(returns.wait());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let _later = returns.begin();
+        drop(second);
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(first);
+        waiting.await;
     }
 
     #[tokio::test]

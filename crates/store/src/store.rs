@@ -1,6 +1,6 @@
 //! The store: a connected database with its combiners, its claimers and what wakes them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::calls::Calls;
-use crate::claimer::{Claimer, Request};
+use crate::claimer::{Ask, Claimer, Request};
 use crate::clock::Clock;
 use crate::combine::{Combiner, Limits};
 use crate::db::Db;
@@ -26,7 +26,7 @@ use crate::ops::history::{Question, Told, question_flush};
 use crate::ops::queue::check_duration;
 use crate::ops::turn::{AckedTurn, EndedTurn, TurnLook, turn_ack_flush, turn_look_flush};
 use crate::ops::work::{Ended, ended_flush, work_look_flush};
-use crate::receipt::Receipt;
+use crate::receipt::{Receipt, Returns};
 use crate::stock::Stock;
 use crate::types::{
     Answer, Claim, Due, End, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Turn, Work, WorkClaim,
@@ -128,7 +128,9 @@ pub(crate) struct Shared {
     pub(crate) stock: Stock,
     pub(crate) tallies: Tallies,
     pub(crate) calls: Calls,
-    claimers: Mutex<HashMap<Vec<i64>, mpsc::UnboundedSender<Request>>>,
+    /// What gives leases back whose callers have gone.
+    pub(crate) returns: Returns,
+    claimers: Mutex<HashMap<Vec<i64>, mpsc::UnboundedSender<Ask>>>,
 }
 
 const ENQUEUE: Limits = Limits { rows: 50_000, kib: 64 * 1024, callers: 20_000, flush: 1000, flushers: 2 };
@@ -168,6 +170,7 @@ impl Store {
             stock: Stock::default(),
             tallies: Tallies::default(),
             calls: Calls::default(),
+            returns: Returns::default(),
             claimers: Mutex::default(),
         });
         let inner = Inner {
@@ -192,6 +195,7 @@ impl Store {
     /// `Contended` when another process reads the `-wal` file, which then stays, and `FileReplaced` when the file is not at its
     /// path any more. Closing again tries again.
     pub async fn close(&self) -> Result<()> {
+        self.abandoned_released().await;
         self.db().close().await
     }
 
@@ -324,7 +328,23 @@ impl Store {
         self.inner
             .shared
             .send(lanes, Request { limit, terms: Terms { lease, worker }, until, worker_checked: None, reply });
-        Receipt::new(answer, |messages| self.inner.shared.give_back(messages)).wait().await
+        let shared = &self.inner.shared;
+        Receipt::new(answer, |messages| shared.give_back(messages, shared.returns.begin())).wait().await
+    }
+
+    /// Waits until the messages and keys of claims that were dropped before they were answered are released, or could not be
+    /// released. A program that ends before that leaves them leased until their leases expire.
+    pub async fn abandoned_released(&self) {
+        let shared = &self.inner.shared;
+        let claimers: Vec<_> =
+            shared.claimers.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        let forgotten = claimers.iter().filter_map(|claimer| {
+            let (forget, forgotten) = oneshot::channel();
+            claimer.send(Ask::Forget(forget)).ok().map(|()| forgotten)
+        });
+        // A claimer that has ended has forgotten its claims too.
+        futures_util::future::join_all(forgotten).await;
+        shared.returns.wait().await;
     }
 
     /// Completes messages. One answer each.
@@ -400,11 +420,24 @@ impl Store {
     }
 
     /// Extends leases from their deadline, or from now if that has passed. Answers with the new deadline; none: the
-    /// lease is no longer yours.
+    /// lease is no longer yours. A message with a key is leased with its key, so the lease of the whole key is extended, once
+    /// for all its messages here, as by [`key_extend`](Store::key_extend).
     pub async fn extend(&self, fences: &[Fence], extra: Duration) -> Result<Vec<Option<Micros>>> {
         check_duration("the extension", extra)?;
         let finished = self.finish_raw(fences, |_| Verb::Extend(extra)).await?;
-        Ok(finished.into_iter().map(|finished| finished.leased_until).collect())
+        let mut until: Vec<_> = finished.into_iter().map(|finished| finished.leased_until).collect();
+        // Only those pay for this that were not extended as messages without a key.
+        let missed: Vec<usize> = (0..fences.len()).filter(|n| until[*n].is_none()).collect();
+        if !missed.is_empty() {
+            let held = self.held(&missed.iter().map(|n| fences[*n]).collect::<Vec<_>>()).await?;
+            let keyed: Vec<(usize, i64)> =
+                missed.into_iter().zip(held).filter_map(|(n, token)| Some((n, token??))).collect();
+            let tokens: Vec<i64> = keyed.iter().map(|(_, token)| *token).collect::<BTreeSet<_>>().into_iter().collect();
+            let extended: HashMap<i64, _> =
+                tokens.iter().copied().zip(self.key_extend(&tokens, extra).await?).collect();
+            keyed.into_iter().for_each(|(n, token)| until[n] = extended[&token]);
+        }
+        Ok(until)
     }
 
     async fn finish(&self, fences: &[Fence], verb: impl Fn(&Fence) -> Verb) -> Result<Vec<Answer>> {
@@ -447,17 +480,18 @@ impl Shared {
     /// Hands a request to the claimer of these lanes, starting it when there is none.
     fn send(self: &Arc<Self>, lanes: Vec<i64>, request: Request) {
         let mut claimers = self.claimers.lock().unwrap_or_else(PoisonError::into_inner);
-        let request = match claimers.get(&lanes) {
-            Some(claimer) => match claimer.send(request) {
+        let ask = Ask::Claim(request);
+        let ask = match claimers.get(&lanes) {
+            Some(claimer) => match claimer.send(ask) {
                 Ok(()) => return,
-                Err(mpsc::error::SendError(request)) => request,
+                Err(mpsc::error::SendError(ask)) => ask,
             },
-            None => request,
+            None => ask,
         };
         let (sender, inbox) = mpsc::unbounded_channel();
         tokio::spawn(Claimer::new(self.clone(), &lanes, inbox).run());
         // The claimer has just been started, and holds the other end.
-        drop(sender.send(request));
+        drop(sender.send(ask));
         claimers.insert(lanes, sender);
     }
 

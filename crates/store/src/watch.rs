@@ -54,14 +54,16 @@ impl Store {
     pub async fn take(&self, lane: i64, limit: usize) -> Result<Vec<Message>> {
         let (reply, answer) = oneshot::channel();
         let shared = self.shared().clone();
+        let task = shared.returns.begin();
         // A task of its own: what is leased for a caller that has gone is given back, not left to run out.
         tokio::spawn(async move {
             let lane = shared.hub.lane(lane);
             let taken = shared.take(&lane, &[(Terms::default(), limit)], limit).await.map(|hands| hands.concat());
             if let Err(Ok(messages)) = reply.send(taken) {
-                shared.give_back(messages);
+                shared.give_back(messages, task);
             }
         });
-        Receipt::new(answer, |messages| self.shared().give_back(messages)).wait().await
+        let shared = self.shared();
+        Receipt::new(answer, |messages| shared.give_back(messages, shared.returns.begin())).wait().await
     }
 }

@@ -143,20 +143,23 @@ async fn silent_server_is_given_up_after_connect_timeout() {
 
 #[tokio::test]
 async fn next_host_is_tried_after_a_silent_one_and_remembered() {
-    let (_listener, silent) = silent_server().await;
+    let (listener, silent) = silent_server().await;
     let dsn = support::postgres_dsn();
     let dsn = dsn.replace("127.0.0.1:", &format!("{silent},127.0.0.1:"));
-    let dsn = format!("{dsn}?schema={}&connect_timeout=6&target_session_attrs=read-write", support::unique());
-    let started = Instant::now();
+    let dsn = format!("{dsn}?schema={}&connect_timeout=2&target_session_attrs=read-write", support::unique());
     let store = Store::connect(&dsn).await.unwrap();
-    assert!(started.elapsed() >= Duration::from_secs(6), "the silent host was not tried first");
+    let tried = async || {
+        let accept = tokio::time::timeout(Duration::from_millis(200), listener.accept());
+        accept.await.is_ok()
+    };
+    assert!(tried().await, "the silent host was not tried first");
+    while tried().await {}
     store.install().await.unwrap();
-    let started = Instant::now();
     let calls = (0..5).map(|_| store.queue_list("", None, 10));
     for call in futures_util::future::join_all(calls).await {
         call.unwrap();
     }
-    assert!(started.elapsed() < Duration::from_secs(6), "new connections tried the silent host again");
+    assert!(!tried().await, "new connections tried the silent host again");
 }
 
 #[tokio::test]
@@ -177,9 +180,11 @@ async fn processes_are_notified_whatever_the_letters_of_the_schema() {
         let (here, there) = (Store::connect(&dsn).await.unwrap(), Store::connect(&dsn).await.unwrap());
         here.install().await.unwrap();
         let queue = here.queue_create("jobs", Settings::default()).await.unwrap();
-        let mut best = Duration::MAX;
-        for _ in 0..4 {
-            let claim = Claim { wait: Duration::from_secs(5), ..Claim::from_queue(&queue, 1) };
+        let mut delays = Vec::new();
+        // Polls come 200 to 700 ms after the enqueue. A busy machine is late in some rounds, and not in all.
+        while delays.last().is_none_or(|last| *last >= Duration::from_millis(150)) {
+            assert!(delays.len() < 12, "'{name}': {delays:?}");
+            let claim = Claim { wait: Duration::from_secs(60), ..Claim::from_queue(&queue, 1) };
             let waiting = tokio::spawn({
                 let there = there.clone();
                 async move { (there.claim(claim).await.unwrap().len(), Instant::now()) }
@@ -190,9 +195,7 @@ async fn processes_are_notified_whatever_the_letters_of_the_schema() {
             here.enqueue(&queue, None, numbered(1)).await.unwrap();
             let (count, at) = waiting.await.unwrap();
             assert_eq!(count, 1);
-            best = best.min(at - enqueued);
+            delays.push(at - enqueued);
         }
-        // Polls come once a second: four of them in a row are not that early by chance.
-        assert!(best < Duration::from_millis(150), "'{name}': {best:?}");
     }
 }

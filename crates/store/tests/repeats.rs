@@ -4,8 +4,9 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tenure_store::conformance::Harness;
 use tenure_store::{Answer, Due, End, Fence, NewMessage, Place, Queue, Settings, Store};
@@ -34,6 +35,12 @@ enum Mode {
 struct Proxy {
     mode: watch::Sender<Mode>,
     dsn: String,
+    /// Halves of connections that have not seen that they are cut.
+    open: Arc<()>,
+    /// How many requests were kept back.
+    kept: Arc<AtomicUsize>,
+    /// The ports from which the server was connected to.
+    ports: Arc<Mutex<Vec<i32>>>,
 }
 
 impl Proxy {
@@ -45,16 +52,24 @@ impl Proxy {
         let dsn = format!("{head}127.0.0.1:{}/{rest}", listener.local_addr().unwrap().port());
         let (mode, watching) = watch::channel(Mode::Open);
         let changing = mode.clone();
+        let (open, kept, ports) = (Arc::new(()), Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<i32>>>::default());
+        let proxy = Proxy { mode, dsn, open: open.clone(), kept: kept.clone(), ports: ports.clone() };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&target).await.unwrap();
+                ports.lock().unwrap().push(server.local_addr().unwrap().port().into());
                 let (from_client, to_client) = client.into_split();
                 let (from_server, to_server) = server.into_split();
-                tokio::spawn(requests(from_client, to_server, changing.clone()));
-                tokio::spawn(replies(from_server, to_client, watching.clone()));
+                let (change, counted) = (changing.clone(), (open.clone(), kept.clone()));
+                tokio::spawn(requests(from_client, to_server, change, counted));
+                let (watching, open) = (watching.clone(), open.clone());
+                tokio::spawn(async move {
+                    replies(from_server, to_client, watching).await;
+                    drop(open);
+                });
             }
         });
-        Proxy { mode, dsn }
+        proxy
     }
 
     fn set(&self, mode: Mode) {
@@ -63,7 +78,13 @@ impl Proxy {
 }
 
 /// Requests that were kept back reach the server after the connection was cut on the client's side.
-async fn requests(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, change: watch::Sender<Mode>) {
+async fn requests(
+    mut from: tcp::OwnedReadHalf,
+    mut to: tcp::OwnedWriteHalf,
+    change: watch::Sender<Mode>,
+    (open, keeps): (Arc<()>, Arc<AtomicUsize>),
+) {
+    let mut open = Some(open);
     let mut mode = change.subscribe();
     let mut buffer = vec![0; 65_536];
     let mut kept = Vec::new();
@@ -74,7 +95,11 @@ async fn requests(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, cha
         };
         kept.extend_from_slice(&buffer[..length]);
         if length > 0 && *mode.borrow() == Mode::Late {
+            keeps.fetch_add(1, Ordering::SeqCst);
             continue;
+        }
+        if length == 0 {
+            open = None;
         }
         if *mode.borrow() == Mode::MuteCommit && kept.windows(6).any(|word| word.eq_ignore_ascii_case(b"commit")) {
             change.send_replace(Mode::Mute);
@@ -85,6 +110,7 @@ async fn requests(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, cha
         if to.write_all(&kept).await.is_err() || length == 0 {
             // The server notices a closed connection only after it has carried out what it was sent.
             tokio::time::sleep(Duration::from_millis(500)).await;
+            drop(open);
             return;
         }
         kept.clear();
@@ -146,13 +172,18 @@ impl Setup {
     }
 
     async fn until(&self, what: &str, mut seen: impl AsyncFnMut(&Harness) -> bool) {
-        for _ in 0..500 {
-            if seen(&self.near).await {
-                return;
-            }
+        let started = Instant::now();
+        while !seen(&self.near).await {
+            assert!(started.elapsed() < Duration::from_secs(60), "{what} was expected");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("{what} was expected");
+    }
+
+    /// Waits until the proxy has kept a request back.
+    async fn kept_back(&self) {
+        self.until("a request", async |_| self.proxy.kept.load(Ordering::SeqCst) > 0).await;
+        // For the rest of it.
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 
     async fn live(&self) -> u64 {
@@ -164,6 +195,8 @@ impl Setup {
     async fn cut(&self) {
         self.proxy.set(Mode::Cut);
         tokio::time::sleep(Duration::from_millis(100)).await;
+        // The proxy and its listener have one each.
+        self.until("the end of all connections", async |_| Arc::strong_count(&self.proxy.open) == 2).await;
         self.proxy.set(Mode::Open);
     }
 }
@@ -250,7 +283,7 @@ async fn complete_that_never_arrived_is_refused_when_another_holder_has_complete
     setup.proxy.set(Mode::Late);
     let far = setup.far.clone();
     let call = tokio::spawn(async move { far.complete(&[fence]).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    setup.kept_back().await;
     setup.near.advance(31_000);
     let taken = setup.near.take_one(&setup.queue).await;
     assert_eq!(setup.near.complete(taken.fence()).await, Answer::Done);
@@ -385,7 +418,8 @@ async fn a_first_attempt_that_arrives_after_its_repeat_changes_nothing() {
     setup.proxy.set(Mode::Late);
     let far = setup.far.clone();
     let call = tokio::spawn(async move { far.put_back(&[fence]).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    setup.kept_back().await;
+    let ports = setup.proxy.ports.lock().unwrap().clone();
     // The client's side is cut, and the repeat goes through another connection while the request is still on its way.
     setup.cut().await;
     assert_eq!(call.await.unwrap().unwrap(), [Answer::Done]);
@@ -393,7 +427,11 @@ async fn a_first_attempt_that_arrives_after_its_repeat_changes_nothing() {
     let message = setup.near.take_one(&setup.queue).await;
     assert_eq!(message.attempts, 1);
     setup.proxy.set(Mode::Deliver);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // The server ends a connection when it has carried out what it was sent.
+    let server = Records::of(&setup.near).await;
+    let open = "select count(*) from pg_stat_activity where client_port = any($1)";
+    let carried_out = async |_: &Harness| server.client.query_one(open, &[&ports]).await.unwrap().get::<_, i64>(0) == 0;
+    setup.until("the end of the late request", carried_out).await;
     assert_eq!(setup.near.complete(message.fence()).await, Answer::Done);
 }
 
@@ -438,7 +476,7 @@ async fn a_process_removes_its_own_records_when_no_call_can_be_repeated_any_more
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), removed).await.expect("the record of the first call is removed");
+    tokio::time::timeout(Duration::from_secs(60), removed).await.expect("the record of the first call is removed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

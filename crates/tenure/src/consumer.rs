@@ -354,7 +354,8 @@ impl Consumer {
         self.one(&Verb::Bury(reason.to_owned()), message.into()).await
     }
 
-    /// Extends a lease from its end, or from now if that has passed. Whether it was this consumer's.
+    /// Extends a lease from its end, or from now if that has passed. Whether it was this consumer's. A message with a key is leased
+    /// with its key: the lease of the key is extended.
     ///
     /// # Errors
     /// `ValidationFailed` for an extension that is not positive.

@@ -54,9 +54,10 @@ async fn four_processes_drain_a_queue_without_loss_or_duplicate() {
     assert_eq!(admin.get_queue_metrics("jobs").await.unwrap().total_messages, 0);
 }
 
-/// The child: handles until nothing has come for a second, and prints what it handled.
+/// The child: handles until the queue is empty, and prints what it handled.
 async fn drain(dsn: &str, port: i32) {
     let consumer = Consumer::new(&Config::from_dsn(dsn), "jobs", "host", port).await.unwrap();
+    let admin = Admin::new(&Config::from_dsn(dsn)).await.unwrap();
     let handled = Arc::new(Mutex::new(Vec::new()));
     let log = handled.clone();
     let handle = move |delivery: Delivery| {
@@ -66,14 +67,12 @@ async fn drain(dsn: &str, port: i32) {
             Ok::<_, Error>(())
         }
     };
-    let quiet = async {
-        let mut seen = usize::MAX;
-        while seen != handled.lock().unwrap().len() {
-            seen = handled.lock().unwrap().len();
-            tokio::time::sleep(Duration::from_secs(1)).await;
+    let empty = async {
+        while admin.get_queue_metrics("jobs").await.unwrap().total_messages > 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    consumer.run(handle).concurrency(32).until(quiet).await.unwrap();
+    consumer.run(handle).concurrency(32).until(empty).await.unwrap();
     for number in handled.lock().unwrap().iter() {
         println!("{number}");
     }

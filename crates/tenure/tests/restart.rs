@@ -54,11 +54,11 @@ async fn a_crash_of_postgres_loses_nothing_and_doubles_nothing() {
         // Everything that was acknowledged is delivered, or comes again when a lease that was cut off runs out.
         let patience = Instant::now();
         while !ids.iter().all(|id| log.lock().unwrap().contains(id)) {
-            assert!(patience.elapsed() < Duration::from_secs(60), "acknowledged messages were not delivered");
+            assert!(patience.elapsed() < Duration::from_secs(120), "acknowledged messages were not delivered");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    let summary = consumer.run(handle).lease(Duration::from_secs(3)).until(until).await.unwrap();
+    let summary = consumer.run(handle).lease(Duration::from_secs(8)).until(until).await.unwrap();
 
     let acknowledged = acknowledged.lock().unwrap().clone();
     let archived = admin.store().archive().list(1_000_000, 0).await.unwrap();

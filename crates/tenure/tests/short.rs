@@ -10,13 +10,15 @@ use std::time::Duration;
 use tenure::{Admin, Consumer, Delivery, Error, Producer, Store, Summary};
 
 const MESSAGES: u32 = 30_000;
-const LEASE: Duration = Duration::from_millis(1600);
+const LEASE: Duration = Duration::from_millis(3200);
+/// How long a round may take: a machine so busy that it takes longer begins the next one.
+const ROUND: Duration = Duration::from_secs(120);
 
 /// How often each message was handled.
 type Handled = Arc<Mutex<HashMap<i64, u32>>>;
 
-/// Handles all messages once more. What the loop says, and how many messages it handled more than once.
-async fn handled(producer: &Producer, consumer: &Consumer) -> (Summary, usize) {
+/// Handles all messages once more. What the loop says, if it ends in time, and how many messages it handled more than once.
+async fn handled(producer: &Producer, consumer: &Consumer) -> (Option<Summary>, usize) {
     for chunk in (0..MESSAGES).collect::<Vec<_>>().chunks(5_000) {
         producer.batch_enqueue(chunk).await.unwrap();
     }
@@ -39,7 +41,7 @@ async fn handled(producer: &Producer, consumer: &Consumer) -> (Summary, usize) {
         tokio::time::sleep(LEASE).await;
     };
     let run = consumer.run(handle).concurrency(1024).lease(LEASE).until(all);
-    let summary = tokio::time::timeout(Duration::from_secs(300), run.into_future()).await.unwrap().unwrap();
+    let summary = tokio::time::timeout(ROUND, run.into_future()).await.ok().map(Result::unwrap);
     let twice = seen.lock().unwrap().values().filter(|times| **times > 1).count();
     (summary, twice)
 }
@@ -56,10 +58,10 @@ async fn messages_under_short_leases_are_handled_once() {
     let producer = Producer::on(&store, "jobs", "host", 1).await.unwrap();
     let consumer = Consumer::on(&store, "jobs", "host", 2).await.unwrap();
     let mut rounds = Vec::new();
-    // A machine that stalls for more than half a second loses leases in one round, and not in all.
-    while rounds.len() < 6 {
+    // A machine that stalls for more than a second loses leases in one round, and not in all.
+    while rounds.len() < 5 {
         let (summary, twice) = handled(&producer, &consumer).await;
-        if (summary.completed, summary.lost, twice) == (MESSAGES.into(), 0, 0) {
+        if summary.is_some_and(|summary| (summary.completed, summary.lost, twice) == (MESSAGES.into(), 0, 0)) {
             return;
         }
         rounds.push((summary, twice));

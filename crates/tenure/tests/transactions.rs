@@ -471,7 +471,7 @@ async fn a_message_completed_by_the_sql_function_counts_as_completed() {
 /// A transaction that is rolled back has completed nothing, whatever has become of the message since.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_another_consumer_completed_after_a_rollback_counts_as_lost() {
-    const LEASE: Duration = Duration::from_secs(4);
+    const LEASE: Duration = Duration::from_secs(8);
     let (_folder, path, store) = sqlite().await;
     for (name, producer, consumer) in queues(&store).await {
         let other = Consumer::on(&store, name, "host", 3).await.unwrap();
@@ -498,7 +498,7 @@ async fn a_message_that_another_consumer_completed_after_a_rollback_counts_as_lo
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let take_over = async {
             rolled_back.notified().await;
-            let message = other.dequeue_within(Duration::from_secs(10), 1, 60).await.unwrap().remove(0);
+            let message = other.dequeue_within(Duration::from_secs(60), 1, 60).await.unwrap().remove(0);
             assert_eq!(message.read_ct, 2);
             assert!(other.complete(&message).await.unwrap());
             taken.notify_one();

@@ -103,6 +103,28 @@ pub async fn an_extended_key_stays_held(h: &Harness) {
     hold(h, &queue, "a").await;
 }
 
+pub async fn a_message_of_a_key_is_extended_with_its_key(h: &Harness) {
+    let queue = h.queue().await;
+    put(h, &queue, &[("a", "a1"), ("a", "a2"), ("b", "b1")]).await;
+    h.put(&queue, "plain").await;
+    let batch = hold(h, &queue, "a").await;
+    let plain = h.take_one(&queue).await.fence();
+    h.advance(20_000);
+    let [first, second] = [0, 1].map(|n| batch.messages[n].fence());
+    let without_token = Fence::exact(second.id, 1);
+    let until = Some(START + 60_000_000);
+    let extend = |fences: Vec<Fence>| async move { h.store.extend(&fences, Duration::from_secs(30)).await.unwrap() };
+    assert_eq!(extend(vec![first, plain, Fence::exact(424_242, 1), without_token]).await, [until, until, None, until]);
+    assert_eq!(h.complete(first).await, Answer::Done);
+    assert_eq!(extend(vec![first]).await, [None], "a message that is gone extends nothing");
+    h.advance(39_999);
+    assert_eq!(payloads(&hold(h, &queue, "b").await.messages), ["b1"]);
+    assert!(take_key(h, &queue).await.is_none(), "the key is held for as long as the answer said");
+    h.advance(1);
+    assert_eq!(payloads(&hold(h, &queue, "a").await.messages), ["a2"]);
+    assert_eq!(extend(vec![second]).await, [None]);
+}
+
 pub async fn concurrent_claims_take_different_keys(h: &Harness) {
     let queue = h.queue().await;
     let messages: Vec<_> = (0..40).map(|n| keyed(&format!("k{}", n % 10), &n.to_string())).collect();

@@ -185,6 +185,7 @@ cases! { $
         an_expired_key_lease_passes_to_the_next_and_fences_the_first
         an_abandoned_key_rests_for_its_delay_and_keeps_its_order
         an_extended_key_stays_held
+        a_message_of_a_key_is_extended_with_its_key
         concurrent_claims_take_different_keys
         a_key_always_goes_to_the_same_lane
         plain_claims_never_see_keyed_messages

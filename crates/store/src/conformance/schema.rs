@@ -52,7 +52,7 @@ pub async fn a_running_program_stops_when_a_newer_one_has_broken_its_schema(h: &
     let queue = h.queue().await;
     let insert = "insert into tenure.migration (version, name, breaking, applied_at) values ";
     script(&h.store, &format!("{insert} (8000, 'newer', 0, 1)")).await;
-    let waiting = Claim { wait: Duration::from_secs(30), ..Claim::from_queue(&queue, 1) };
+    let waiting = Claim { wait: Duration::from_secs(300), ..Claim::from_queue(&queue, 1) };
     let (store, started) = (h.store.clone(), std::time::Instant::now());
     let claim = tokio::spawn(async move { store.claim(waiting).await });
     script(&h.store, &format!("{insert} (9000, 'newest', 1, 1)")).await;
@@ -65,12 +65,12 @@ pub async fn a_running_program_stops_when_a_newer_one_has_broken_its_schema(h: &
             Err(error) => break error,
             Ok(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
-        assert!(started.elapsed() < Duration::from_secs(10), "the old program goes on");
+        assert!(started.elapsed() < Duration::from_secs(30), "the old program goes on");
     };
     refused(&error);
     refused(&h.store.enqueue(&queue, None, numbered(1)).await.unwrap_err());
     refused(&claim.await.unwrap().unwrap_err());
-    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
 pub async fn a_newer_breaking_schema_is_refused(h: &Harness) {

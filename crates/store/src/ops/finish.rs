@@ -101,17 +101,23 @@ impl Store {
     /// Which of these fences still hold: not those of messages that were finished, deleted or leased again since. A lease that
     /// has expired holds until its message is leased again.
     pub async fn holds(&self, fences: &[Fence]) -> Result<Vec<bool>> {
-        let mut holds = vec![false; fences.len()];
+        Ok(self.held(fences).await?.iter().map(Option::is_some).collect())
+    }
+
+    /// For each of these fences, if it still holds, the token of the key with which the message is leased, if it has one.
+    pub(crate) async fn held(&self, fences: &[Fence]) -> Result<Vec<Option<Option<i64>>>> {
+        let mut held = vec![None; fences.len()];
         let columns = fence_columns(fences.iter());
         let look = self.db().read(move |conn| {
-            Box::pin(
-                async move { decode(MESSAGE_HELD, &conn.each(MESSAGE_HELD, &[], &columns).await?, |row| row.int()) },
-            )
+            Box::pin(async move {
+                let rows = conn.each(MESSAGE_HELD, &[], &columns).await?;
+                decode(MESSAGE_HELD, &rows, |row| Ok((row.int()?, row.int_or_null()?)))
+            })
         });
-        for n in look.await? {
-            holds[n as usize] = true;
+        for (n, token) in look.await? {
+            held[n as usize] = Some(token);
         }
-        Ok(holds)
+        Ok(held)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::ops::finish::{Finish, Verb, finish};
 use crate::ops::queue::check_duration;
 use crate::ops::worker::worker_stopped;
 use crate::ops::{no_lane, reserve_one};
-use crate::receipt::Receipt;
+use crate::receipt::{Receipt, Return};
 use crate::sql::*;
 use crate::store::{Shared, Store};
 use crate::types::{Answer, Fence, KeyBatch, Micros};
@@ -58,15 +58,16 @@ impl Store {
             let (reply, answer) = oneshot::channel();
             // A task of its own: a lease whose caller has gone is given back, not left to expire.
             let (shared, owned) = (self.shared().clone(), lanes.to_vec());
+            let task = self.shared().returns.begin();
             tokio::spawn(async move {
                 let result = shared.claim_free_key(&owned, lease, worker).await;
                 if let Err(Ok(KeyLook::Held(batch))) = reply.send(result) {
-                    shared.give_key_back(&batch);
+                    shared.give_key_back(&batch, task);
                 }
             });
             let back = |look| {
                 if let KeyLook::Held(batch) = look {
-                    self.shared().give_key_back(&batch);
+                    self.shared().give_key_back(&batch, self.shared().returns.begin());
                 }
             };
             let next = match Receipt::new(answer, back).wait().await? {
@@ -199,13 +200,14 @@ impl Shared {
     }
 
     /// Gives back a key that was leased for a caller who has gone: no handler has seen its messages.
-    fn give_key_back(self: &Arc<Self>, batch: &KeyBatch) {
+    fn give_key_back(self: &Arc<Self>, batch: &KeyBatch, task: Return) {
         let (shared, token) = (self.clone(), batch.token);
         tokio::spawn(async move {
             let end = KeyEnd::Release { delay: Duration::ZERO, seen: i64::MIN };
             if let Err(error) = shared.end_key(token, end).await {
                 tracing::warn!(%error, "could not release a key whose caller has gone; it is free when its lease expires");
             }
+            drop(task);
         });
     }
 }

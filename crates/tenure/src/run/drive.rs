@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -20,6 +21,11 @@ use crate::error::{Error, Result};
 const WAIT: Duration = Duration::from_secs(10);
 /// How often this loop asks whether the housekeeping of the store is due; one process per store does it then.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
+/// How long a loop that was told to stop may go on after its grace: for handlers that listen to their token, and for the
+/// database to release what is left.
+const MARGIN: Duration = Duration::from_secs(2);
+/// How long handlers may take of it, once when they are told and once when they are ended.
+const MOMENT: Duration = Duration::from_millis(200);
 
 pub(super) struct Loop<'a> {
     pub(super) consumer: &'a Consumer,
@@ -58,14 +64,14 @@ impl Loop<'_> {
             retry: self.retry,
             time_limit: self.time_limit,
             counts: Counts::default(),
+            releasing: AtomicU64::default(),
             stopping: CancellationToken::new(),
         });
         let mut tasks = JoinSet::new();
         let mut waiting: VecDeque<(u64, Unit)> = VecDeque::new();
-        let mut put_back = JoinSet::new();
-        let result = self.drive(&mut until, &work, &mut tasks, &mut waiting, &mut put_back).await;
-        self.stop(&work, tasks, waiting).await;
-        while put_back.join_next().await.is_some() {}
+        let mut releases = JoinSet::new();
+        let result = self.drive(&mut until, &work, &mut tasks, &mut waiting, &mut releases).await;
+        self.stop(&work, tasks, waiting, releases).await;
         result.map(|()| work.counts.summary())
     }
 
@@ -76,7 +82,7 @@ impl Loop<'_> {
         work: &Arc<Work>,
         tasks: &mut JoinSet<()>,
         waiting: &mut VecDeque<(u64, Unit)>,
-        put_back: &mut JoinSet<()>,
+        releases: &mut JoinSet<()>,
     ) -> Result<()> {
         let mut messages = Claims::new(self, ClaimKind::Messages);
         let mut keys = Claims::new(self, ClaimKind::Keys);
@@ -93,9 +99,9 @@ impl Loop<'_> {
             if waiting.len() > places {
                 // Beside the loop, which would not hear that it is to stop while the database does not answer.
                 let (work, beyond) = (work.clone(), waiting.split_off(places));
-                put_back.spawn(async move { work.put_back(beyond).await });
+                releases.spawn(async move { work.put_back(beyond).await });
             }
-            while put_back.try_join_next().is_some() {}
+            while releases.try_join_next().is_some() {}
             let room = places - waiting.len();
             if room == 0 && self.prefetch == Some(0) {
                 // No message is to wait here for a handler. A claim that was under way comes first the next time: otherwise the
@@ -134,24 +140,45 @@ impl Loop<'_> {
         }
     }
 
-    /// Finishes or gives back everything.
-    async fn stop(&self, work: &Arc<Work>, mut tasks: JoinSet<()>, waiting: VecDeque<(u64, Unit)>) {
+    /// Finishes or releases everything, within the grace and [`MARGIN`]. Messages that no handler has seen, and those of claims
+    /// that were under way, are released beside the handlers.
+    async fn stop(
+        &self,
+        work: &Arc<Work>,
+        mut tasks: JoinSet<()>,
+        waiting: VecDeque<(u64, Unit)>,
+        mut releases: JoinSet<()>,
+    ) {
+        let began = Instant::now();
         work.stopping.cancel();
-        work.put_back(waiting).await;
-        let all_done = async { while tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(self.grace, all_done).await.is_ok() {
-            return;
+        let (unseen, kernel) = (work.clone(), work.kernel.clone());
+        releases.spawn(async move { unseen.put_back(waiting).await });
+        releases.spawn(async move { kernel.abandoned_released().await });
+        if !end_within(self.grace, &mut tasks).await {
+            work.keeper.lose_all();
+            let moment = MOMENT.min(self.grace);
+            if !end_within(moment, &mut tasks).await {
+                tasks.abort_all();
+                // A handler that blocks its thread does not end here, and no message waits for it.
+                end_within(MOMENT, &mut tasks).await;
+                let work = work.clone();
+                releases.spawn(async move { work.release_all().await });
+            }
         }
-        work.keeper.lose_all();
-        // A moment for handlers that listen to their token.
-        let moment = Duration::from_millis(200).min(self.grace);
-        let all_done = async { while tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(moment, all_done).await.is_ok() {
-            return;
+        let left = self.grace.saturating_add(MARGIN).saturating_sub(began.elapsed());
+        if !end_within(left, &mut releases).await {
+            let messages = work.releasing.load(Ordering::Relaxed);
+            tracing::warn!(
+                messages,
+                "the database has not released all messages in time; they stay leased until their leases expire"
+            );
         }
-        tasks.shutdown().await;
-        work.release_all().await;
     }
+}
+
+/// Whether all tasks end in this time.
+async fn end_within(time: Duration, tasks: &mut JoinSet<()>) -> bool {
+    tokio::time::timeout(time, async { while tasks.join_next().await.is_some() {} }).await.is_ok()
 }
 
 struct AbortOnDrop(tokio::task::JoinHandle<()>);

@@ -61,6 +61,8 @@ pub(super) struct Work {
     pub(super) retry: RetryPolicy,
     pub(super) time_limit: Option<Duration>,
     pub(super) counts: Counts,
+    /// Messages, and keys with their messages, that are being released.
+    pub(super) releasing: AtomicU64,
     /// Cancelled when the loop was told to stop: no further message is handed out.
     pub(super) stopping: CancellationToken,
 }
@@ -368,10 +370,7 @@ impl Work {
                 Unit::Key(_, batch) => keys.push((batch.token, UNSEEN)),
             }
         }
-        if !fences.is_empty() {
-            self.given_back(fences.len(), self.kernel.put_back(&fences).await.map(drop));
-        }
-        self.release_keys(keys).await;
+        self.release(&fences, keys, async { Ok(drop(self.kernel.put_back(&fences).await?)) }).await;
     }
 
     /// Gives back what is still under the keeper's care.
@@ -383,26 +382,33 @@ impl Work {
                 Leased::Key { token, seen } => keys.push((token, seen)),
             }
         }
-        if !fences.is_empty() {
-            self.given_back(fences.len(), self.kernel.release(&fences).await.map(drop));
-        }
-        self.release_keys(keys).await;
+        self.release(&fences, keys, async { Ok(drop(self.kernel.release(&fences).await?)) }).await;
     }
 
-    async fn release_keys(&self, keys: Vec<(i64, i64)>) {
+    async fn release(
+        &self,
+        fences: &[Fence],
+        keys: Vec<(i64, i64)>,
+        messages: impl Future<Output = tenure_store::Result<()>>,
+    ) {
+        self.releasing.fetch_add((fences.len() + keys.len()) as u64, Ordering::Relaxed);
+        if !fences.is_empty() {
+            self.given_back(fences.len(), messages.await);
+        }
         for (token, seen) in keys {
             self.given_back(1, self.kernel.key_release(token, Duration::ZERO, Some(seen)).await.map(drop));
         }
     }
 
     fn given_back(&self, count: usize, result: tenure_store::Result<()>) {
+        self.releasing.fetch_sub(count as u64, Ordering::Relaxed);
         match result {
             Ok(()) => {
                 self.counts.released.fetch_add(count as u64, Ordering::Relaxed);
                 self.observer.count("released", count);
             }
             Err(error) => {
-                tracing::warn!(%error, "could not release messages; they become available when their leases expire");
+                tracing::warn!(%error, messages = count, "could not release messages; they stay leased until their leases expire");
             }
         }
     }
@@ -463,6 +469,7 @@ mod tests {
             retry: RetryPolicy::default(),
             time_limit: None,
             counts: Counts::default(),
+            releasing: AtomicU64::default(),
             stopping: CancellationToken::new(),
         }
     }

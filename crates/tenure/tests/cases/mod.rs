@@ -183,7 +183,9 @@ macro_rules! suite {
             a_stop_releases_the_unseen_messages_of_a_key_at_once_and_uncounted
             no_message_of_a_key_stays_leased_after_the_grace
             a_key_is_retried_on_time
-            a_lease_that_its_extension_finds_lost_is_signalled_to_the_handler
+            an_extension_of_a_message_of_a_key_extends_its_key
+            nothing_stays_leased_when_a_loop_stops_during_a_claim
+            a_handler_is_told_before_its_lease_ends_that_its_message_is_gone
         }
     };
     (@cases $open:path, $fixed:literal, $section:ident: $($case:ident)+) => {
