@@ -15,8 +15,9 @@ class Jdbc {
     static final List<String> TEXTS =
         List.of("{\"path\":\"C:\\\\dir\"}", "say \\\"hi\\\"", "\\x41", "it's 100% \u00e4\u20ac\ud83d\ude00\nend");
     static final byte[] BYTES = {0, (byte) 255, 92, 120, 39};
+    // A parameter that is bound with setString is a varchar, which PostgreSQL turns into no interval by itself.
     static final String NAMED =
-        "key => 'ada', delay => '1 microsecond', max_attempts => 3, kind => 'k', reference => 'r'";
+        "?, dedupe_key => ?, key => ?, delay => ?::interval, max_attempts => ?, kind => ?, reference => ?";
 
     interface Bind {
         void to(PreparedStatement statement) throws SQLException;
@@ -42,9 +43,23 @@ class Jdbc {
         stored(enqueue("?", s -> s.setBytes(2, BYTES)), BYTES, null);
         var document = "{\"n\": 1, \"path\": \"C:\\\\dir\"}";
         stored(enqueue("?::jsonb", s -> s.setString(2, document)), document.getBytes(StandardCharsets.UTF_8), "json");
-        Bind named = s -> { s.setString(2, "named"); s.setString(3, "once"); };
-        var first = enqueue("?, dedupe_key => ?, " + NAMED, named);
-        check(first == enqueue("?, dedupe_key => ?, " + NAMED, named), "a dedupe key stored a second message");
+        Bind named = s -> {
+            s.setString(2, "named");
+            s.setString(3, "once");
+            s.setString(4, "ada");
+            s.setString(5, "1 microsecond");
+            s.setInt(6, 3);
+            s.setString(7, "k");
+            s.setString(8, "r");
+        };
+        var first = enqueue(NAMED, named);
+        var found = "select concat_ws(' ', key, max_attempts, kind, reference, due_at - created_at) from tenure.scheduled where id = " + first;
+        try (var rows = connection.createStatement().executeQuery(found)) {
+            rows.next();
+            check(rows.getString(1).equals("ada 3 k r 1"), "stored " + rows.getString(1));
+        }
+        check(first == enqueue(NAMED, named), "a dedupe key stored a second message");
+        refused("?, delay => ?", s -> { s.setString(2, "x"); s.setString(3, "1 hour"); });
     }
 
     static long enqueue(String rest, Bind bind) throws SQLException {
@@ -55,6 +70,19 @@ class Jdbc {
             rows.next();
             return rows.getLong(1);
         }
+    }
+
+    /// What the guide warns of: the function is not found.
+    static void refused(String rest, Bind bind) throws SQLException {
+        var before = connection.setSavepoint();
+        try {
+            enqueue(rest, bind);
+        } catch (SQLException error) {
+            check(error.getSQLState().equals("42883"), error.toString());
+            connection.rollback(before);
+            return;
+        }
+        check(false, "a string was taken as an interval: the guide says that it is not");
     }
 
     static void stored(long id, byte[] payload, String encoding) throws SQLException {

@@ -6,7 +6,7 @@ const { Client } = require("pg");
 const TEXTS = ['{"path":"C:\\\\dir"}', 'say \\"hi\\"', "\\x41", "it's 100% ä€😀\nend"];
 const BYTES = Buffer.from([0, 255, 92, 120, 39]);
 const DOCUMENT = { path: "C:\\dir", n: 1 };
-const NAMED = "key => 'ada', delay => '1 microsecond', max_attempts => 3, kind => 'k', reference => 'r'";
+const NAMED = { dedupe_key: "once", key: "ada", delay: "1 microsecond", max_attempts: 3, kind: "k", reference: "r" };
 
 async function main() {
   const client = new Client();
@@ -24,9 +24,13 @@ async function main() {
     assert.deepEqual(await enqueue(BYTES, "$2::bytea"), { payload: BYTES, encoding: null });
     const stored = await enqueue(DOCUMENT, "$2::jsonb");
     assert.deepEqual([JSON.parse(stored.payload), stored.encoding], [DOCUMENT, "json"]);
-    const named = `select tenure.enqueue($1, $2, dedupe_key => $3, ${NAMED}) as id`;
-    const first = await one(named, ["drivers", "named", "once"]);
-    assert.deepEqual(await one(named, ["drivers", "named", "once"]), first);
+    const places = Object.keys(NAMED).map((name, place) => `${name} => $${place + 3}`);
+    const named = `select tenure.enqueue($1, $2, ${places.join(", ")}) as id`;
+    const values = ["drivers", "named", ...Object.values(NAMED)];
+    const first = await one(named, values);
+    const found = "select key, max_attempts, kind, reference, (due_at - created_at)::int as delay from tenure.scheduled where id = $1";
+    assert.deepEqual(await one(found, [first.id]), { key: "ada", max_attempts: 3, kind: "k", reference: "r", delay: 1 });
+    assert.deepEqual(await one(named, values), first);
   } else {
     const leased = await client.query("select id, attempts from tenure.message where leased_until > 0 order by id");
     assert.equal(leased.rows.length, TEXTS.length + 2);

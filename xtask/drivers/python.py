@@ -7,11 +7,14 @@ The server is that of PGHOST, PGPORT, PGUSER and PGDATABASE.
 import asyncio
 import json
 import sys
+from datetime import timedelta
 
 TEXTS = ['{"path":"C:\\\\dir"}', 'say \\"hi\\"', "\\x41", "it's 100% \u00e4\u20ac\U0001f600\nend"]
 BYTES = bytes([0, 255, 92, 120, 39])
 DOCUMENT = {"path": "C:\\dir", "n": 1}
-NAMED = "key => 'ada', delay => '1 microsecond', max_attempts => 3, kind => 'k', reference => 'r'"
+NAMES = ["dedupe_key", "key", "delay", "max_attempts", "kind", "reference"]
+VALUES = ["named", "once", "ada", timedelta(microseconds=1), 3, "k", "r"]
+NAMED = "select key, max_attempts, kind, reference, due_at - created_at from tenure.scheduled where id = {}"
 STORED = "select payload, encoding from tenure.message where id = {}"
 LEASED = "select id, attempts from tenure.message where leased_until > 0 order by id"
 
@@ -41,9 +44,11 @@ def blocking(connect, jsonb):
             stored = enqueue(*jsonb)
             same(stored, bytes(stored[0]), "json")
             assert json.loads(bytes(stored[0])) == DOCUMENT
-            (first,) = one(f"select tenure.enqueue(%s, %s, dedupe_key => %s, {NAMED})", "drivers", "named", "once")
-            (again,) = one("select tenure.enqueue(%s, %s, dedupe_key => %s)", "drivers", "named", "once")
-            assert first == again
+            named = "select tenure.enqueue(%s, %s, " + ", ".join(f"{name} => %s" for name in NAMES) + ")"
+            (first,) = one(named, "drivers", *VALUES)
+            assert one(NAMED.format("%s"), first) == ("ada", 3, "k", "r", 1)
+            assert one(named, "drivers", *VALUES) == (first,)
+            assert one("select tenure.enqueue(%s, %s, dedupe_key => %s)", "drivers", "named", "once") == (first,)
         else:
             cursor.execute(LEASED)
             leased = cursor.fetchall()
@@ -70,9 +75,12 @@ async def asynchronous():
             stored = await enqueue(json.dumps(DOCUMENT), "$2::jsonb")
             same(stored, stored[0], "json")
             assert json.loads(stored[0]) == DOCUMENT
-            named = f"select tenure.enqueue($1, $2, dedupe_key => $3, {NAMED})"
-            first = await connection.fetchval(named, "drivers", "named", "once")
-            assert first == await connection.fetchval(named, "drivers", "named", "once")
+            places = ", ".join(f"{name} => ${place}" for place, name in enumerate(NAMES, 3))
+            named = f"select tenure.enqueue($1, $2, {places})"
+            first = await connection.fetchval(named, "drivers", *VALUES)
+            stored = await connection.fetchrow(NAMED.format("$1"), first)
+            assert tuple(stored) == ("ada", 3, "k", "r", 1), stored
+            assert first == await connection.fetchval(named, "drivers", *VALUES)
         else:
             leased = await connection.fetch(LEASED)
             assert len(leased) == len(TEXTS) + 2, leased

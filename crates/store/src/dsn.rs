@@ -221,7 +221,7 @@ fn form(dsn: &str) -> Result<Form<'_>> {
                     "a DSN of PostgreSQL has two slashes after its scheme: postgres://user:password@host:port/database",
                 )),
             },
-            "sqlite" if rest.strip_prefix("//").is_some_and(names_a_user) => Err(a_user_of_a_file(scheme)),
+            "sqlite" if names_a_user(rest.strip_prefix("//").unwrap_or(rest)) => Err(a_user_of_a_file(scheme)),
             "sqlite" => Ok(Form::Sqlite(rest)),
             "turso" | "libsql" if names_a_user(rest) => Err(a_user_of_a_file(scheme)),
             "turso" | "libsql" => Ok(Form::Turso(rest)),
@@ -278,7 +278,7 @@ fn a_user_of_a_file(scheme: &str) -> Error {
 
 fn not_a_path() -> Error {
     invalid(
-        "the DSN is neither a file nor a database on a server: write sqlite:path for a file whose name has ':', '@' or '=' \
+        "the DSN is neither a file nor a database on a server: write sqlite:./path for a file whose name has ':', '@' or '=' \
          in it, and postgres://user:password@host:port/database or host=… user=… password=… dbname=… for PostgreSQL",
     )
 }
@@ -572,6 +572,11 @@ mod tests {
         }
         for (dsn, file) in [
             ("sqlite:/abs/x@y.db", "/abs/x@y.db"),
+            ("sqlite:/abs/x:y@z.db", "/abs/x:y@z.db"),
+            ("sqlite:./x:y@z.db", "./x:y@z.db"),
+            ("sqlite:../x:y@z.db", "../x:y@z.db"),
+            ("sqlite:C:\\x@y.db", "C:\\x@y.db"),
+            ("sqlite:x@y.db", "x@y.db"),
             ("sqlite://./x:y@z.db", "./x:y@z.db"),
             ("sqlite:///abs/x:y@z.db", "/abs/x:y@z.db"),
             ("turso:/abs/x:y@z.db", "/abs/x:y@z.db"),
@@ -754,6 +759,8 @@ mod tests {
         "sqlite://me:s3cret@db/app",
         "SQLite://me:s3cret@db/app?durability=full",
         "sqlite://me:x?durability=s3cret@db/app",
+        "sqlite:me:s3cret@db/app",
+        "SQLite:me:s3cret@db:5432/app?durability=full",
         "turso:me:s3cret@db/app",
         "libsql:me:s3cret@db/app",
         "jobs.db?s3cret",

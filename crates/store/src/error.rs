@@ -86,6 +86,22 @@ impl Error {
         Error(Box::new(Repr { kind, message: message.into(), ambiguous: false, name: None, source: None }))
     }
 
+    /// What PostgreSQL refused a statement with, whatever driver carried it: its SQLSTATE and its sentence.
+    ///
+    /// ```
+    /// use tenure_store::{Error, Kind};
+    /// let error = Error::of_postgres("40001", "could not serialize access due to concurrent update");
+    /// assert_eq!((error.kind(), error.is_retryable()), (Kind::Contended, true));
+    /// ```
+    pub fn of_postgres(code: &str, said: &str) -> Self {
+        let kind = kind_of_sqlstate(code);
+        let message = match kind {
+            Kind::Schema => format!("Tenure's tables are missing or old: call `install` first ({said})"),
+            _ => format!("PostgreSQL refused: {said} (SQLSTATE {code})"),
+        };
+        Error::new(kind, message)
+    }
+
     /// Notes the name of what is missing.
     #[must_use]
     pub(crate) fn with_name(mut self, name: &str) -> Self {

@@ -124,6 +124,7 @@ statements! {
     KV_GET = both "kv/get";
     KV_IMPORT = pair "kv/import";
     KV_LIST = both "kv/list";
+    LANE_ANNOUNCE = postgres "lane/announce";
     LANE_CARE = pair "lane/care";
     LANE_CHECK = both "lane/check";
     LANE_CONFIGURE = both "lane/configure";

@@ -363,7 +363,8 @@ impl Store {
         self.finish(fences, |_| Verb::Release { uncount: false }).await
     }
 
-    /// Gives back messages that nobody ever looked at, as if they had not been leased.
+    /// Gives back messages that no caller was given, as if they had not been leased. The next lease has the same position and
+    /// attempt, so these fences hold again then: use them for nothing afterwards, and never for a message that a handler has seen.
     pub async fn put_back(&self, fences: &[Fence]) -> Result<Vec<Answer>> {
         self.finish(fences, |_| Verb::Release { uncount: true }).await
     }
@@ -374,11 +375,17 @@ impl Store {
         self.finish(fences, |_| verb.clone()).await
     }
 
-    /// Gives messages back to be leased again at their places after `rest`, as if they had not been leased: the delivery does
-    /// not count as an attempt.
+    /// Gives messages back to be leased again after `rest`; the delivery does not count as an attempt. A message stands behind
+    /// those that are ready when it is due, and one with a key keeps its place among those of its key.
     pub async fn snooze(&self, fences: &[Fence], rest: Duration) -> Result<Vec<Answer>> {
         check_duration("the rest", rest)?;
-        self.finish(fences, |_| Verb::Postpone { due: Due::In(rest), keep_place: true, uncount: true }).await
+        // The next lease has the same attempt. At the same position it would have the same fence too, and a late holder of this
+        // one could end it. The fence of a message with a key has the token of the key's lease besides.
+        let verb = |fence: &Fence| {
+            let keep_place = fence.token().is_some();
+            Verb::Postpone { due: Due::In(rest), keep_place, uncount: true }
+        };
+        self.finish(fences, verb).await
     }
 
     /// Buries messages: into the dead queue if there is one, else into the archive.

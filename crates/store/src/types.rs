@@ -38,13 +38,14 @@ pub struct Settings {
     /// The queue that receives the dead letters; none: they go to the archive.
     pub dead_queue: Option<String>,
     /// How long completed messages stay in the archive; none: they are deleted when they complete, and those that are
-    /// [archived](crate::Store::archive) explicitly stay until they are pruned by hand.
+    /// [archived](crate::Store::archive) explicitly stay until they are pruned by hand. So do those that are in the archive when
+    /// this is taken away from a queue.
     pub retain_completed: Option<Duration>,
     /// How long dead messages stay in the archive; none: until they are replayed or pruned by hand.
     pub retain_dead: Option<Duration>,
     /// Whether a message whose lease runs out goes to the tail (as the HTTP face promises) or keeps its place.
     pub tail_on_expiry: bool,
-    /// For how long a dedupe key is remembered, even after its message has finished.
+    /// For how long a dedupe key is remembered, even after its message has finished; zero: for as long as its message lives.
     pub dedupe_window: Duration,
     /// Anything the owner wants to remember about the queue.
     pub reference: String,

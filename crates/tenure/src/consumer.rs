@@ -336,7 +336,8 @@ impl Consumer {
         self.one(&Verb::RetryAfter(delay), message.into()).await
     }
 
-    /// The same, and the delivery does not count as an attempt: for work for which it is too early. Whether the lease was this
+    /// Gives a message back, visible after a delay, and the delivery does not count as an attempt: for work for which it is too
+    /// early. It then stands behind the messages that are ready; one with a key keeps its place. Whether the lease was this
     /// consumer's.
     ///
     /// # Errors

@@ -129,7 +129,7 @@ pub enum Error {
     /// The tables are not there yet, are too old, or were made by a newer version.
     #[error("{0}")]
     Migration(String),
-    /// Anything else that the database said.
+    /// Anything else that the database said: its `kind()` is a [`Kind`](crate::Kind).
     #[error(transparent)]
     Store(tenure_store::Error),
 }

@@ -132,6 +132,8 @@ pub use routed::{LockToken, MessageBatch, MessageQueue};
 pub use run::{Delivery, Outcome, RetryPolicy, Run, Stop, Summary};
 pub use store::Store;
 pub use tables::{ArchiveTable, MessageTable, QueueTable, WorkerTable};
+/// What kind of error the database answered with: [`Error::Store`].
+pub use tenure_store::Kind;
 pub use tenure_store::Settings;
 pub use types::{
     ArchiveCursor, ArchivedMessage, ConcurrencyModel, Disposition, QueueInfo, QueueMessage, QueueMetrics, Span,

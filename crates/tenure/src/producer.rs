@@ -292,7 +292,9 @@ impl Producer {
     ///
     /// # Errors
     /// As [`batch_enqueue`](Producer::batch_enqueue); `QueueNotFound` also once after the queue was deleted and created anew:
-    /// roll back and repeat the transaction. `UnsupportedDsn` when this producer's store is not PostgreSQL.
+    /// roll back and repeat the transaction. Above READ COMMITTED also `Store` with a serialization failure, which is
+    /// [retryable](Error::is_retryable), when the queue was deleted after the transaction's snapshot was taken. `UnsupportedDsn`
+    /// when this producer's store is not PostgreSQL.
     pub async fn enqueue_in_postgres<T: Serialize>(
         &self,
         transaction: &tokio_postgres::Transaction<'_>,

@@ -1,11 +1,12 @@
 //! Enqueue and complete inside sqlx transactions on PostgreSQL, through the database's own functions.
 
 use serde::Serialize;
+use sqlx_core::connection::Connection as _;
 use sqlx_core::query::query;
 use sqlx_core::row::Row as _;
 use sqlx_core::sql_str::AssertSqlSafe;
 use sqlx_postgres::{PgConnection, PgRow};
-use tenure_store::{Due, Enqueued, NewMessage};
+use tenure_store::{Due, Enqueued, Kind, NewMessage};
 
 use crate::consumer::Consumer;
 use crate::error::{Error, Result};
@@ -18,7 +19,9 @@ impl Producer {
     /// leaves nothing; consumers hear of the messages when it commits. One round trip, however many they are.
     ///
     /// # Errors
-    /// As [`batch_enqueue`](Producer::batch_enqueue); `UnsupportedDsn` when this producer's store is not PostgreSQL.
+    /// As [`batch_enqueue`](Producer::batch_enqueue); `UnsupportedDsn` when this producer's store is not PostgreSQL. Above READ
+    /// COMMITTED also `Store` with a serialization failure when the queue was deleted after the transaction's snapshot was taken:
+    /// such errors, deadlocks and lost connections are [retryable](Error::is_retryable), with the whole transaction.
     pub async fn enqueue_in_sqlx<T: Serialize>(
         &self,
         connection: &mut PgConnection,
@@ -70,18 +73,20 @@ impl Producer {
             .bind(column(of().map(|message| message.encoding.clone())))
             .bind(column(of().map(|message| message.reference.clone())))
             .bind(self.worker_id());
-        let act = async { call.fetch_all(&mut *connection).await.map_err(|error| self.refusal(error)) };
+        let alone = !connection.is_in_transaction();
+        let act = async { call.fetch_all(&mut *connection).await.map_err(|error| self.refusal(error, alone)) };
         let rows = self.observer().watch("enqueue_in_transaction", act).await?;
-        let answer = |(message, row): (NewMessage, &PgRow)| answer(message, row).map_err(refused);
+        let answer =
+            |(message, row): (NewMessage, &PgRow)| answer(message, row).map_err(|error| refused(error, alone).into());
         messages.into_iter().zip(&rows).map(answer).collect()
     }
 
-    fn refusal(&self, error: sqlx_core::Error) -> Error {
+    fn refusal(&self, error: sqlx_core::Error, alone: bool) -> Error {
         // The function's own error for a queue that is not there.
         let code = error.as_database_error().and_then(|error| error.code());
         match code.as_deref() {
             Some("P0002") => Error::QueueNotFound { name: self.queue_name().to_owned() },
-            _ => refused(error),
+            _ => Error::of_queue(self.queue_name(), refused(error, alone)),
         }
     }
 }
@@ -142,9 +147,10 @@ impl Consumer {
             .bind(i64::from(message.read_ct))
             .bind(self.worker.id)
             .bind(fence.token());
-        let act = async { call.fetch_one(&mut *connection).await.map_err(refused) };
+        let alone = !connection.is_in_transaction();
+        let act = async { call.fetch_one(&mut *connection).await.map_err(|error| refused(error, alone).into()) };
         let row = self.observer.watch("complete_in_transaction", act).await?;
-        match row.try_get(0).map_err(refused)? {
+        match row.try_get(0).map_err(|error| refused(error, alone))? {
             true => {
                 self.completes_in_transaction(message);
                 Ok(())
@@ -154,7 +160,17 @@ impl Consumer {
     }
 }
 
-fn refused(error: sqlx_core::Error) -> Error {
-    let message = format!("the transaction refused: {error}");
-    Error::Store(tenure_store::Error::new(tenure_store::Kind::Database, message).with_source(error))
+/// The kernel's error for one of sqlx. A statement that is `alone`, a transaction of its own, may have been carried out when the
+/// connection was lost before its answer came.
+fn refused(error: sqlx_core::Error, alone: bool) -> tenure_store::Error {
+    use sqlx_core::Error::{Database, Io, PoolClosed, PoolTimedOut, Tls, WorkerCrashed};
+    let refused = match &error {
+        Database(said) => tenure_store::Error::of_postgres(&said.code().unwrap_or_default(), said.message()),
+        Io(_) | Tls(_) | PoolTimedOut | PoolClosed | WorkerCrashed => {
+            let lost = tenure_store::Error::new(Kind::Unavailable, "the connection to PostgreSQL was lost");
+            if alone { lost.ambiguous() } else { lost }
+        }
+        _ => tenure_store::Error::new(Kind::Database, format!("PostgreSQL: {error}")),
+    };
+    refused.with_source(error)
 }

@@ -208,6 +208,17 @@ impl QueueMessage {
         self.payload.to().map_err(|source| Error::Serialization { index: self.id, source })
     }
 
+    /// What SQL's `tenure.complete` takes as the `id` of a message that this process holds: its place in line, which is the
+    /// message's id until it is snoozed, replayed or moved to the tail. None for a message that is not leased.
+    pub fn position(&self) -> Option<i64> {
+        self.fence.map(|fence| fence.id)
+    }
+
+    /// What SQL's `tenure.complete` takes as the `token` of a message with a key: the lease of its key. None without a key.
+    pub fn key_token(&self) -> Option<i64> {
+        self.fence.and_then(|fence| fence.token())
+    }
+
     pub(crate) fn stored(queue_id: i64, message: tenure_store::Message) -> Self {
         let visible = message.due_at.unwrap_or(message.leased_until.max(message.created_at));
         QueueMessage {
@@ -319,8 +330,12 @@ pub struct ArchivedMessage {
     pub key: Option<String>,
     /// What it was for.
     pub kind: Option<String>,
+    /// How the payload is encoded, in the producer's words.
+    pub encoding: Option<String>,
     /// What the producer wanted to see again.
     pub reference: Option<String>,
+    /// How often it could be delivered at most, if it had a limit of its own.
+    pub max_read_ct: Option<i64>,
 }
 
 impl ArchivedMessage {
@@ -372,7 +387,9 @@ impl From<tenure_store::Archived> for ArchivedMessage {
             reason: archived.reason,
             key: archived.key,
             kind: archived.kind,
+            encoding: archived.encoding,
             reference: archived.reference,
+            max_read_ct: archived.max_attempts,
         }
     }
 }

@@ -26,10 +26,25 @@ async fn the_sql_of_the_guide_runs() {
     Admin::on(&store).create_queue("mail").await.unwrap();
     let (client, connection) = tokio_postgres::connect(&dsn, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    client.batch_execute(&sql.replace("tenure.", &format!("{schema}."))).await.unwrap();
+    let sql = sql.replace("tenure.", &format!("{schema}."));
+    assert_eq!(completed(&client, &sql).await, ["f"], "there is no message 4711");
     let mail = Consumer::on(&store, "mail", "host", 1).await.unwrap().dequeue().await.unwrap();
     assert_eq!(mail.len(), 1, "one has a key, one a delay");
     assert_eq!(mail[0].payload.as_bytes(), br#"{"to": "ada", "path": "C:\\dir"}"#);
     let metrics = Admin::on(&store).get_queue_metrics("mail").await.unwrap();
     assert_eq!((metrics.total_messages, metrics.locked_messages), (3, 1));
+    // With the id and the attempt of the lease.
+    let held = sql.replace("4711, 1", &format!("{}, {}", mail[0].id, mail[0].read_ct));
+    assert_eq!(completed(&client, &held).await, ["t"]);
+    assert_eq!(completed(&client, &held).await, ["f"], "it is done already");
+}
+
+/// Runs the statements, and answers with what `complete` said.
+async fn completed(client: &tokio_postgres::Client, sql: &str) -> Vec<String> {
+    let answers = client.simple_query(sql).await.unwrap();
+    let rows = answers.iter().filter_map(|answer| match answer {
+        tokio_postgres::SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    rows.filter(|row| row.columns()[0].name() == "complete").map(|row| row.get(0).unwrap().to_owned()).collect()
 }

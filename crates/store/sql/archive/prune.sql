@@ -1,6 +1,6 @@
 -- One batch of finished messages of one outcome (`$4`) that are older than `$3`, or than the queue's retention for it. Without a
--- retention they stay: a queue that keeps no completed messages has only those that were archived explicitly. Messages of
--- another outcome, which may stay for ever, are not walked.
+-- retention they stay: a queue that keeps no completed messages has those that were archived explicitly, and those that completed
+-- while it still had a retention, which cannot be told apart. Messages of another outcome, which may stay for ever, are not walked.
 delete from tenure.archive
 where id in (
     select a.id

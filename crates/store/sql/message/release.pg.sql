@@ -1,4 +1,4 @@
--- Back to its place, at once. `uncount` takes the attempt back when no handler has seen the message.
+-- Back to its place, at once. `uncount` takes the attempt back when no caller was given the message: the next lease has the same fence.
 -- Rows are found as in `complete`.
 with done as (
     update tenure.message m

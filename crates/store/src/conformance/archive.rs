@@ -154,6 +154,20 @@ pub async fn an_archived_message_stays_for_the_retention_and_without_one_until_i
     assert_eq!(h.store.archive_prune(plain.id, Some(week), 100).await.unwrap(), 1);
 }
 
+pub async fn completed_messages_stay_when_their_queue_loses_its_retention(h: &Harness) {
+    let queue = h.queue_with(keeping(60)).await;
+    h.put(&queue, "x").await;
+    assert_eq!(h.complete(h.take_one(&queue).await.fence()).await, Answer::Done);
+    h.store.queue_update("jobs", Settings::default()).await.unwrap();
+    h.clock.advance(Duration::from_secs(365 * 86_400));
+    h.store.maintain().await.unwrap();
+    assert_eq!(h.store.archive_count(queue.id).await.unwrap(), (0, 1));
+    // They go by hand, or when the queue has a retention again.
+    h.store.queue_update("jobs", keeping(60)).await.unwrap();
+    h.store.maintain().await.unwrap();
+    assert_eq!(h.store.archive_count(queue.id).await.unwrap(), (0, 0));
+}
+
 pub async fn lists_merge_outcomes_in_the_order_of_their_times(h: &Harness) {
     let settings = Settings { expire: Some(Duration::from_secs(60)), ..keeping(600) };
     let queue = h.queue_with(settings).await;

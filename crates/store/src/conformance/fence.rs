@@ -36,6 +36,30 @@ pub async fn the_same_worker_with_an_old_lease_can_do_nothing(h: &Harness) {
     assert_eq!(h.complete(good).await, Answer::Done);
 }
 
+pub async fn a_snoozed_lease_is_lost_once_its_message_is_leased_again(h: &Harness) {
+    let queue = h.queue().await;
+    let id = h.put(&queue, "x").await.id;
+    let rest = Duration::from_secs(1);
+    let old = h.take_one(&queue).await.fence();
+    for expected in [Answer::Done, Answer::Already] {
+        assert_eq!(h.store.snooze(&[old], rest).await.unwrap(), [expected]);
+    }
+    h.advance(1000);
+    let again = h.take_one(&queue).await;
+    assert_eq!((again.identity(), again.attempts), (id, 1));
+    nothing_works(h, old).await;
+    assert_eq!(h.store.snooze(&[old], rest).await.unwrap(), [Answer::Lost]);
+    assert_eq!(h.store.holds(&[old, again.fence()]).await.unwrap(), [false, true]);
+    // The second lease is snoozed in its turn, and is as void as the first.
+    assert_eq!(h.store.snooze(&[again.fence()], rest).await.unwrap(), [Answer::Done]);
+    h.advance(1000);
+    let third = h.take_one(&queue).await;
+    assert_eq!((third.identity(), third.attempts), (id, 1));
+    let late = h.store.complete(&[old, again.fence()]).await.unwrap();
+    assert!(late.iter().all(|answer| matches!(answer, Answer::Lost | Answer::Unknown)), "{late:?}");
+    assert_eq!(h.complete(third.fence()).await, Answer::Done);
+}
+
 pub async fn a_repeated_complete_says_so(h: &Harness) {
     let keep = Settings { retain_completed: Some(Duration::from_secs(60)), ..Settings::default() };
     let queue = h.queue_with(keep).await;

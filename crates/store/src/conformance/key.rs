@@ -341,6 +341,22 @@ pub async fn a_resting_key_is_delivered_on_time(h: &Harness) {
     assert!(late.iter().min().is_some_and(|least| *least < Duration::from_millis(400)), "polled, not awaited: {late:?}");
 }
 
+pub async fn a_snoozed_message_of_a_key_keeps_its_place_and_its_old_lease_is_lost(h: &Harness) {
+    let queue = h.queue().await;
+    put(h, &queue, &[("a", "a1"), ("a", "a2")]).await;
+    let first = hold(h, &queue, "a").await;
+    let old = first.messages[0].fence();
+    assert_eq!(h.store.snooze(&[old], Duration::from_secs(1)).await.unwrap(), [Answer::Done]);
+    h.store.key_release(first.token, Duration::ZERO, None).await.unwrap();
+    h.advance(1000);
+    let second = hold(h, &queue, "a").await;
+    assert_eq!((payloads(&second.messages), attempts(&second)), (vec!["a1".into(), "a2".into()], vec![1, 2]));
+    assert_eq!(h.complete(old).await, Answer::Lost);
+    assert_eq!(h.store.release(&[old]).await.unwrap(), [Answer::Lost]);
+    assert_eq!(h.store.extend(&[old], Duration::from_secs(1)).await.unwrap(), [None]);
+    assert_eq!(h.complete(second.messages[0].fence()).await, Answer::Done);
+}
+
 pub async fn a_delay_that_no_database_can_hold_is_refused_and_leaves_the_key_held(h: &Harness) {
     let queue = h.queue().await;
     put(h, &queue, &[("a", "a1")]).await;

@@ -111,6 +111,7 @@ cases! { $
         a_name_that_is_taken_is_refused_and_nothing_changes
         unicode_and_hostile_names_work
         bad_names_and_settings_are_refused_with_advice
+        the_longest_retentions_and_dedupe_windows_work
         lists_are_sorted_start_at_the_pivot_and_keep_to_the_namespace
         an_update_replaces_settings_and_keeps_partitions
         requested_and_existing_partitions_are_two_values
@@ -165,6 +166,7 @@ cases! { $
     fence:
         a_stale_holder_can_do_nothing
         the_same_worker_with_an_old_lease_can_do_nothing
+        a_snoozed_lease_is_lost_once_its_message_is_leased_again
         a_repeated_complete_says_so
         a_repeated_release_retry_and_bury_say_so
         an_expired_but_untaken_lease_still_completes
@@ -200,6 +202,7 @@ cases! { $
         a_former_holder_of_a_key_can_finish_none_of_its_messages
         a_sweep_leaves_the_messages_of_a_key_to_its_next_claim
         a_resting_key_is_delivered_on_time
+        a_snoozed_message_of_a_key_keeps_its_place_and_its_old_lease_is_lost
         a_delay_that_no_database_can_hold_is_refused_and_leaves_the_key_held;
     scheduled:
         a_delayed_message_is_not_ready_before_its_time
@@ -231,6 +234,7 @@ cases! { $
         lists_are_newest_first_and_page_by_pivot
         pruning_goes_by_age_and_in_batches
         lists_merge_outcomes_in_the_order_of_their_times
+        completed_messages_stay_when_their_queue_loses_its_retention
         an_archived_message_stays_for_the_retention_and_without_one_until_it_is_pruned;
     worker:
         a_worker_registers_and_is_found

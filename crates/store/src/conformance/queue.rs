@@ -53,6 +53,9 @@ pub async fn bad_names_and_settings_are_refused_with_advice(h: &Harness) {
         ("q", Settings { partitions: 0, ..settings() }, "partitions must be 1"),
         ("q", Settings { lease: Duration::ZERO, ..settings() }, "lease must be longer than zero"),
         ("q", Settings { lease: Duration::MAX, ..settings() }, "at most 100 years"),
+        ("q", Settings { retain_dead: Some(Duration::MAX), ..settings() }, "of dead messages must be at most 100 years"),
+        ("q", Settings { retain_dead: Some(Duration::ZERO), ..settings() }, "of dead messages must be longer than zero"),
+        ("q", Settings { dedupe_window: Duration::MAX, ..settings() }, "dedupe window must be at most 100 years"),
         ("q", Settings { max_attempts: Some(0), ..settings() }, "max_attempts is 0"),
         ("q", Settings { dead_queue: Some("q".into()), ..settings() }, "its own dead queue"),
     ] {
@@ -61,6 +64,25 @@ pub async fn bad_names_and_settings_are_refused_with_advice(h: &Harness) {
         assert!(error.to_string().contains(part), "{error}");
     }
     assert!(h.store.queue_list("", None, 10).await.unwrap().is_empty());
+}
+
+pub async fn the_longest_retentions_and_dedupe_windows_work(h: &Harness) {
+    let longest = Duration::from_secs(36_500 * 86_400);
+    let kept = Settings { retain_dead: Some(longest), retain_completed: Some(longest), ..Settings::default() };
+    // With a window of zero a dedupe key is remembered for as long as its message lives.
+    for (name, window) in [("long", longest), ("none", Duration::ZERO)] {
+        let settings = Settings { dedupe_window: window, ..kept.clone() };
+        let queue = h.store.queue_create(name, settings.clone()).await.unwrap();
+        for duplicate in [false, true] {
+            let message = NewMessage { dedupe: Some("d".into()), ..NewMessage::new("x") };
+            assert_eq!(h.put_message(&queue, message).await.duplicate, duplicate, "{name}");
+        }
+        assert_eq!(h.complete(h.take_one(&queue).await.fence()).await, Answer::Done);
+        h.store.maintain().await.unwrap();
+        assert_eq!(h.store.archive_count(queue.id).await.unwrap(), (0, 1));
+        let update = h.store.queue_update(name, Settings { dedupe_window: Duration::MAX, ..settings });
+        assert_eq!(update.await.unwrap_err().kind(), Kind::InvalidInput);
+    }
 }
 
 pub async fn lists_are_sorted_start_at_the_pivot_and_keep_to_the_namespace(h: &Harness) {

@@ -30,8 +30,7 @@ use self::lent::{Failed, Lent, answer, silent};
 use super::guard::Guard;
 use super::{Act, Conn, List};
 use crate::dsn::PostgresDsn;
-use crate::error::{Error, Kind, Result, kind_of_sqlstate};
-use crate::news::Outbox;
+use crate::error::{Error, Kind, Result};
 use crate::sql::{Statement, conditions, highest_parameter, rendered, without};
 use crate::value::{Column, Row, Value};
 use crate::wake::channel;
@@ -119,17 +118,6 @@ impl Postgres {
     /// Over a connection that is not ours: nothing is prepared on it, so that it stays as it was.
     pub(crate) fn borrowed<'a>(&'a self, client: &'a Client) -> PgConn<'a> {
         PgConn { client, lent: None, prepared: None, texts: &self.texts, limit: self.limit, commits: false }
-    }
-
-    /// Says in a transaction what will be ready when it commits. The sender 0 is nobody: this process listens too.
-    pub(crate) async fn notify_in(&self, client: &Client, ready: &Outbox) -> Result<()> {
-        let channel = channel(&self.schema);
-        for payload in ready.payloads(0) {
-            let params: [(&(dyn ToSql + Sync), Type); 2] = [(&channel, Type::TEXT), (&payload, Type::TEXT)];
-            let notify = client.query_typed("select pg_notify($1, $2)", &params);
-            answer(self.limit, notify).await.map_err(error_of)?;
-        }
-        Ok(())
     }
 
     pub(crate) async fn run<T>(&self, act: impl Act<T>) -> Result<T> {
@@ -394,12 +382,7 @@ fn error_of(failed: impl Into<Failed>) -> Error {
         Failed::Said(error) => error,
     };
     if let Some(db) = error.as_db_error() {
-        let kind = kind_of_sqlstate(db.code().code());
-        let message = match kind {
-            Kind::Schema => format!("Tenure's tables are missing or old: call `install` first ({})", db.message()),
-            _ => format!("PostgreSQL refused: {} (SQLSTATE {})", db.message(), db.code().code()),
-        };
-        return Error::new(kind, message).with_source(error);
+        return Error::of_postgres(db.code().code(), db.message()).with_source(error);
     }
     if error.is_closed() || source_of::<std::io::Error>(&error).is_some() {
         return Error::new(Kind::Unavailable, "the connection to PostgreSQL was lost").with_source(error);

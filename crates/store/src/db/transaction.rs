@@ -6,6 +6,8 @@
 //! A queue that was deleted and created anew is looked up after the first refusal, outside of the transaction that was
 //! refused: what the caller does next goes into the new one.
 
+use std::collections::BTreeSet;
+
 use super::postgres::Postgres;
 #[cfg(feature = "sqlite")]
 use super::sqlite::Sqlite;
@@ -18,17 +20,18 @@ use crate::ops::enqueue::{Entry, enqueue};
 use crate::ops::finish::{Finish, Verb, finish};
 #[cfg(feature = "sqlite")]
 use crate::ops::queue::get;
+use crate::sql::LANE_ANNOUNCE;
 use crate::store::Store;
 use crate::types::{Answer, Enqueued, Fence, NewMessage, Queue};
+use crate::value::Value;
+use crate::wake::channel;
 
 impl Store {
     /// Enqueues messages in a transaction of the caller's on the same database.
     ///
-    /// In a transaction above READ COMMITTED whose snapshot is older than the deletion of the queue, the queue is still there:
-    /// messages that are stored then belong to no queue, and `verify` finds them.
-    ///
     /// # Errors
     /// `NotFound` when the queue was deleted. If it has been created anew, the next transaction enqueues into the new one.
+    /// `Contended`, a serialization failure, when the transaction is above READ COMMITTED and its snapshot is older than the deletion.
     /// `Unsupported` when this store is not a PostgreSQL database.
     pub async fn enqueue_in_postgres(
         &self,
@@ -50,7 +53,7 @@ impl Store {
             }
             answers => answers?,
         };
-        db.notify_in(transaction.client(), &ready(&entries, &answers)).await?;
+        announce(&mut conn, &db.schema, &entries, &answers).await?;
         Ok(answers)
     }
 
@@ -145,6 +148,18 @@ impl Store {
 
 fn completions(fences: &[Fence]) -> Vec<Finish> {
     fences.iter().map(|fence| Finish::new(*fence, Verb::Complete)).collect()
+}
+
+/// Tells other processes what will be ready when the transaction commits, and refuses one that sees lanes which are gone.
+async fn announce(conn: &mut Conn<'_>, schema: &str, entries: &[Entry], answers: &[Enqueued]) -> Result<()> {
+    let lanes: BTreeSet<i64> = entries.iter().map(|entry| entry.lane).collect();
+    let lanes = Value::Ints(lanes.into_iter().collect());
+    // The sender 0 is no process: this one listens too.
+    for payload in ready(entries, answers).payloads(0) {
+        let params = [lanes.clone(), Value::Text(channel(schema)), Value::Text(payload)];
+        conn.query(LANE_ANNOUNCE, &params).await?;
+    }
+    Ok(())
 }
 
 /// What the lanes of these messages have to be told when the transaction commits.

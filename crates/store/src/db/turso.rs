@@ -79,9 +79,7 @@ impl Turso {
         self.closed.store(true, Ordering::Relaxed);
         if !self.complete.load(Ordering::Relaxed) {
             self.check()?;
-            let mut rows = Vec::new();
-            let mut statement = connection.prepare("pragma wal_checkpoint(truncate)").await.map_err(error_of)?;
-            collect(&mut statement, Vec::new(), &mut rows).await?;
+            checkpoint(&connection).await?;
             self.complete.store(true, Ordering::Relaxed);
         }
         Ok(())
@@ -157,6 +155,19 @@ async fn finish<T>(connection: &Connection, result: Result<T>) -> Result<T> {
         tracing::error!(%second, "Turso could not roll back");
     }
     result
+}
+
+/// Moves the write-ahead log into the file and empties it, unless it is being read at this moment.
+async fn checkpoint(connection: &Connection) -> Result<()> {
+    let mut rows = Vec::new();
+    let mut statement = connection.prepare("pragma wal_checkpoint(truncate)").await.map_err(error_of)?;
+    collect(&mut statement, Vec::new(), &mut rows).await?;
+    let is_busy = rows.first().map(|row| row.fields("pragma wal_checkpoint").int()).transpose()?;
+    if is_busy == Some(0) {
+        return Ok(());
+    }
+    let message = "the write-ahead log of the Turso file is in use, so the newest writes are in its -wal file: keep the two together";
+    Err(Error::new(Kind::Contended, message))
 }
 
 /// A Turso connection for the length of one act.
@@ -313,4 +324,34 @@ fn error_of(error: turso::Error) -> Error {
         _ => Kind::Database,
     };
     Error::new(kind, format!("Turso refused: {error}")).with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_close_beside_a_reader_of_the_log_says_that_it_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("jobs.db");
+        let dsn = FileDsn { path: Some(path), durability: crate::dsn::Durability::Full };
+        let turso = Turso::open(&dsn).await.unwrap();
+        turso.script("create table a (x integer); insert into a values (1)".into()).await.unwrap();
+        let reader = turso._database.connect().unwrap();
+        reader.execute("begin", ()).await.unwrap();
+        let mut rows = Vec::new();
+        let mut statement = reader.prepare("select x from a").await.unwrap();
+        collect(&mut statement, Vec::new(), &mut rows).await.unwrap();
+        turso.script("insert into a values (2)".into()).await.unwrap();
+        let error = turso.close().await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Contended, "{error:?}");
+        assert!(error.to_string().contains("-wal"), "{error}");
+        drop(statement);
+        reader.execute("rollback", ()).await.unwrap();
+        drop(reader);
+        turso.close().await.unwrap();
+        turso.close().await.unwrap();
+    }
 }

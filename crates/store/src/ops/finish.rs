@@ -24,13 +24,14 @@ use crate::value::{Column, Fields, Value};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verb {
     Complete,
-    /// Back to its place, at once; `uncount` when nobody ever received it.
+    /// Back to its place, at once; `uncount` when no caller was given it, because the next lease then has the same fence.
     Release {
         uncount: bool,
     },
     /// To the tail, at once.
     Requeue,
-    /// Ready again later; `uncount` when the delivery is not to count as an attempt.
+    /// Ready again later; `uncount` when the delivery is not to count as an attempt, which only a message of a key may do at its
+    /// place: the next lease would have the same fence.
     Postpone {
         due: Due,
         keep_place: bool,

@@ -404,7 +404,13 @@ fn check(name: &str, settings: &Settings) -> Result<()> {
     }
     check_partitions(settings.partitions)?;
     check_duration("the lease", settings.lease)?;
-    for (what, duration) in [("the expiry", settings.expire), ("the retention", settings.retain_completed)] {
+    for (what, duration) in [
+        ("the expiry", settings.expire),
+        ("the retention of completed messages", settings.retain_completed),
+        ("the retention of dead messages", settings.retain_dead),
+        // With a window of zero a key is remembered for as long as its message lives.
+        ("the dedupe window", Some(settings.dedupe_window).filter(|window| !window.is_zero())),
+    ] {
         duration.map_or(Ok(()), |duration| check_duration(what, duration))?;
     }
     if settings.max_attempts == Some(0) {

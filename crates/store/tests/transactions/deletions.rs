@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tenure_store::{Answer, Claim, Due, Kind, NewMessage, Queue, Settings, Store};
+use tokio_postgres::IsolationLevel;
 
 use crate::{client, lane_counts, postgres, support};
 
@@ -136,7 +137,7 @@ async fn sql_function_with_a_snapshot_older_than_the_deletion_of_its_queue_is_re
     for n in 0..sql_enqueues("", false).len() {
         let (store, _, mut client, schema) = postgres().await;
         let call = sql_enqueues(&schema, false).remove(n);
-        let isolation = tokio_postgres::IsolationLevel::RepeatableRead;
+        let isolation = IsolationLevel::RepeatableRead;
         let transaction = client.build_transaction().isolation_level(isolation).start().await.unwrap();
         transaction.query(&format!("select 1 from \"{schema}\".queue"), &[]).await.unwrap();
         store.queue_delete("jobs").await.unwrap();
@@ -151,10 +152,46 @@ async fn sql_function_with_a_snapshot_older_than_the_deletion_of_its_queue_is_re
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_an_enqueue_with_a_snapshot_older_than_the_deletion_of_its_queue_is_refused() {
+    let later = || NewMessage { due: Some(Due::In(Duration::from_secs(60))), ..NewMessage::new("later") };
+    let deduped = || NewMessage { dedupe: Some("d".into()), ..NewMessage::new("once") };
+    let keyed = || NewMessage { key: Some("k".into()), ..NewMessage::new("keyed") };
+    for messages in [vec![NewMessage::new("x")], vec![later()], vec![deduped()], vec![NewMessage::new("x"), keyed()]] {
+        let (store, _, mut client, schema) = postgres().await;
+        for isolation in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
+            let queue = store.queue_get("jobs").await.unwrap();
+            let transaction = client.build_transaction().isolation_level(isolation).start().await.unwrap();
+            transaction.query(&format!("select 1 from \"{schema}\".queue"), &[]).await.unwrap();
+            store.queue_delete("jobs").await.unwrap();
+            let error = store.enqueue_in_postgres(&transaction, &queue, messages.clone()).await.unwrap_err();
+            assert_eq!((error.kind(), error.is_retryable()), (Kind::Contended, true), "{error:?}");
+            drop(transaction);
+            store.verify().await.unwrap();
+            store.queue_create("jobs", Settings { partitions: 4, ..Settings::default() }).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_postgres_an_enqueue_is_stored_under_every_isolation_level() {
+    use IsolationLevel::{ReadCommitted, RepeatableRead, Serializable};
+    let (store, queue, mut client, _) = postgres().await;
+    for isolation in [ReadCommitted, RepeatableRead, Serializable] {
+        let transaction = client.build_transaction().isolation_level(isolation).start().await.unwrap();
+        let messages = vec![NewMessage::new("x"), NewMessage { key: Some("k".into()), ..NewMessage::new("keyed") }];
+        store.enqueue_in_postgres(&transaction, &queue, messages).await.unwrap();
+        // Settings can be changed meanwhile: only the deletion of the queue waits.
+        store.queue_update("jobs", Settings::default()).await.unwrap();
+        transaction.commit().await.unwrap();
+    }
+    assert_eq!(lane_counts(&store, &queue).await, 6);
+}
+
 /// Nothing is locked, and nothing else changes, for a queue that is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn sql_functions_enqueue_under_every_isolation_level() {
-    use tokio_postgres::IsolationLevel::{ReadCommitted, RepeatableRead, Serializable};
+    use IsolationLevel::{ReadCommitted, RepeatableRead, Serializable};
     let (store, queue, mut client, schema) = postgres().await;
     for isolation in [ReadCommitted, RepeatableRead, Serializable] {
         for call in sql_enqueues(&schema, false) {

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use chrono::TimeDelta;
-use tenure::{Admin, Config, Consumer, Disposition, Error, Producer, QueueMessage, Settings, Store, WorkerStatus};
+use tenure::{
+    Admin, Config, Consumer, Disposition, EnqueueOptions, Error, Producer, QueueMessage, Settings, Store, WorkerStatus,
+};
 
 use super::Harness;
 
@@ -266,6 +268,42 @@ pub(crate) async fn a_message_snoozed_by_hand_uses_no_attempt(h: &Harness) {
     assert!(consumer.snooze(&message, 0).await.unwrap_err().to_string().contains("the delay is zero"));
     assert!(consumer.complete(&message).await.unwrap());
     assert!(!consumer.snooze(&message, 60).await.unwrap());
+}
+
+pub(crate) async fn an_archived_message_has_what_it_was_enqueued_with(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let options = EnqueueOptions::default().encoding("e").kind("k").reference("r").max_attempts(3);
+    for options in [options, EnqueueOptions::default()] {
+        let sent = producer.enqueue_with_options("x", &options).await.unwrap();
+        let kept = consumer.archive(&consumer.dequeue().await.unwrap()[0]).await.unwrap().unwrap();
+        assert_eq!((kept.encoding.as_deref(), kept.max_read_ct), (sent.encoding.as_deref(), sent.max_read_ct));
+        assert_eq!((kept.kind, kept.reference, kept.key), (sent.kind, sent.reference, sent.key));
+        assert_eq!((options.encoding, options.max_attempts.map(i64::from)), (kept.encoding, kept.max_read_ct));
+    }
+}
+
+pub(crate) async fn a_snoozed_lease_is_lost_once_its_message_is_delivered_again(h: &Harness) {
+    let (producer, consumer) = h.queue().await;
+    let id = producer.enqueue("early").await.unwrap().id;
+    let old = consumer.dequeue().await.unwrap().remove(0);
+    assert!(consumer.snooze(&old, 60).await.unwrap());
+    h.advance(Duration::from_secs(61));
+    let new = consumer.dequeue().await.unwrap().remove(0);
+    assert_eq!((new.id, new.read_ct), (id, 1));
+    for done in [
+        consumer.complete(&old).await,
+        consumer.retry_after(&old, 60).await,
+        consumer.release(&old).await,
+        consumer.extend_visibility(&old, 60).await,
+        consumer.snooze(&old, 60).await,
+        consumer.bury(&old, "late").await,
+        consumer.delete(&old).await,
+    ] {
+        assert!(!done.unwrap(), "a lease that was snoozed does nothing to the next one");
+    }
+    assert!(consumer.archive(&old).await.unwrap().is_none());
+    assert_eq!(consumer.count_by_worker().await.unwrap(), 1);
+    assert!(consumer.complete(id).await.unwrap(), "a bare id names the lease that runs");
 }
 
 pub(crate) async fn a_queue_that_was_created_anew_is_found_by_its_name(h: &Harness) {

@@ -120,6 +120,8 @@ macro_rules! suite {
             dequeue_honours_batch_size_and_lock_time
             dequeue_leases_for_as_long_as_the_queue_says
             a_message_snoozed_by_hand_uses_no_attempt
+            a_snoozed_lease_is_lost_once_its_message_is_delivered_again
+            an_archived_message_has_what_it_was_enqueued_with
             a_lease_that_runs_out_is_delivered_again
             a_message_is_archived_once_by_itself_or_by_its_id
             foreign_messages_are_not_touched
