@@ -80,6 +80,11 @@ impl Fault {
         Fault::failed("service is shutting down")
     }
 
+    /// A newer version has changed the tables: another server may be new enough. The log says which migration it is.
+    pub(crate) fn too_old() -> Self {
+        Fault::failed("service is too old for its database; upgrade it")
+    }
+
     /// The text that goes with the code.
     fn code_text(&self) -> &'static str {
         match self.code {
@@ -125,6 +130,7 @@ impl From<Error> for Fault {
             // What the kernel says itself may be shown, and nothing of what a database says.
             Kind::InvalidInput if error.source().is_none() => Fault::bad(format!("request is invalid; {error}")),
             Kind::InvalidInput => Fault::bad("request is invalid; it holds a text that cannot be stored"),
+            Kind::SchemaNewer => Fault::too_old(),
             _ if error.is_retryable() => Fault::retry("internal error, try your request again"),
             _ => Fault::new(500, "Internal Error"),
         };

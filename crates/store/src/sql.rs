@@ -124,7 +124,6 @@ statements! {
     KV_GET = both "kv/get";
     KV_IMPORT = pair "kv/import";
     KV_LIST = both "kv/list";
-    LANE_ANNOUNCE = postgres "lane/announce";
     LANE_CARE = pair "lane/care";
     LANE_CHECK = both "lane/check";
     LANE_CONFIGURE = both "lane/configure";
@@ -136,6 +135,7 @@ statements! {
     LANE_FLOOR = pair "lane/floor";
     LANE_GET = sqlite "lane/get";
     LANE_LIST = both "lane/list";
+    LANE_LOCK = postgres "lane/lock";
     LANE_ORPHAN = both "lane/orphan";
     LANE_QUEUE = both "lane/queue";
     LANE_READY = both "lane/ready";

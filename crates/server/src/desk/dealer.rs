@@ -189,6 +189,14 @@ impl Desk {
             Err(error) => {
                 tracing::warn!(%error, queue = self.name, partition = part.number, "nothing could be leased here");
                 let mut state = self.state();
+                // This server will never lease from there again: the clients have to ask another one.
+                if error.kind() == Kind::SchemaNewer {
+                    for lease in leases {
+                        state.clients.remove(&lease.client);
+                        drop(lease.reply.send(Err(Fault::too_old())));
+                    }
+                    return Vec::new();
+                }
                 state.tallies[n].maybe &= error.kind() != Kind::Unavailable;
                 state.failed = true;
                 drop(state);

@@ -202,6 +202,8 @@ suite! { postgres_alone, Postgres;
         a_server_without_its_database_says_so_and_recovers
         a_waiting_lease_outlives_an_absence_of_the_database
         what_nobody_has_thought_of_is_an_internal_error
+        a_server_that_is_too_old_for_its_database_says_so
+        a_queue_of_which_more_partitions_were_requested_is_whole_for_sql
         due_times_are_decided_by_the_clock_of_the_database
         a_queue_of_a_store_that_is_no_longer_configured_is_out_of_reach_alone;
 }

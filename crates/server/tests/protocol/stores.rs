@@ -170,6 +170,53 @@ pub(crate) async fn what_nobody_has_thought_of_is_an_internal_error(backend: Bac
     assert_eq!((status, answer), (500, refusal(500, "Internal Error")), "the caller learns nothing about tables");
 }
 
+pub(crate) async fn a_server_that_is_too_old_for_its_database_says_so(backend: Backend) {
+    let place = Place::new(backend);
+    let server = place.start(&[]);
+    let api = &server.api();
+    let queue = api.plain_queue().await;
+    api.produce(&queue, &["held", "stays"]).await;
+    let lease = api.lease(&queue, 1).await;
+    let (client, connection) = tokio_postgres::connect(&postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let newer = "insert into schema.migration (version, name, breaking, applied_at) values (9000, 'newest', 1, 1)";
+    client.batch_execute(&newer.replace("schema", &format!("\"{}\"", place.schema))).await.unwrap();
+    let message = "service is too old for its database; upgrade it";
+    eventually("it stops using the database", async || {
+        let (status, answer) = api.call("queues.list", &json!({})).await;
+        (status != 200).then(|| assert_eq!((status, answer), (453, refusal(453, message))))
+    })
+    .await;
+    let item = json!({ "queue_name": queue, "request_timeout": "1s", "items": [{ "utf8": "lost?" }] });
+    api.refused("queue.produce", &item, 453, message).await;
+    api.refused("queue.complete", &complete_request(&queue, 0, &lease.ids()), 453, message).await;
+    let request = json!({ "queue_name": queue, "client_id": "c", "batch_size": 1, "request_timeout": "1s" });
+    api.refused("queue.lease", &request, 453, message).await;
+    let log = std::fs::read_to_string(place.file("log")).unwrap();
+    assert!(log.contains("migration 9000") && log.contains("upgrade the program"), "{log}");
+}
+
+/// What `queues.update` asks for says nothing about the partitions that exist.
+pub(crate) async fn a_queue_of_which_more_partitions_were_requested_is_whole_for_sql(backend: Backend) {
+    let place = Place::new(backend);
+    let server = place.start(&[]);
+    let api = &server.api();
+    let queue = api.queue(&json!({ "requested_partitions": 2 })).await;
+    let (client, connection) = tokio_postgres::connect(&postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let store = tenure_store::Store::connect(&place.dsn).await.unwrap();
+    for requested in [9, 1] {
+        api.done("queues.update", &settings(&queue, &json!({ "requested_partitions": requested }))).await;
+        for n in 0..8 {
+            let enqueue = format!("select \"{}\".enqueue('{queue}', '{n}')", place.schema);
+            client.query_one(&enqueue, &[]).await.unwrap();
+        }
+        store.verify().await.unwrap();
+    }
+    let totals = totals(api, &queue).await;
+    assert_eq!((totals.len(), totals.iter().sum::<i64>()), (2, 16));
+}
+
 pub(crate) async fn a_queue_of_a_store_that_is_no_longer_configured_is_out_of_reach_alone(backend: Backend) {
     let (home, away) = (Place::new(Backend::Sqlite), Place::new(backend));
     let mut server = home.start_with_config(&two_stores(&home, &away.dsn), &[]);

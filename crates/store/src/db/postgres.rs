@@ -31,6 +31,7 @@ use super::guard::Guard;
 use super::{Act, Conn, List};
 use crate::dsn::PostgresDsn;
 use crate::error::{Error, Kind, Result};
+use crate::news::Outbox;
 use crate::sql::{Statement, conditions, highest_parameter, rendered, without};
 use crate::value::{Column, Row, Value};
 use crate::wake::channel;
@@ -118,6 +119,20 @@ impl Postgres {
     /// Over a connection that is not ours: nothing is prepared on it, so that it stays as it was.
     pub(crate) fn borrowed<'a>(&'a self, client: &'a Client) -> PgConn<'a> {
         PgConn { client, lent: None, prepared: None, texts: &self.texts, limit: self.limit, commits: false }
+    }
+
+    /// Says in a transaction what will be ready when it commits. The sender 0 is no process: this one listens too. Whether the
+    /// transaction is above READ COMMITTED, which the same round trip tells.
+    pub(crate) async fn notify_in(&self, client: &Client, ready: &Outbox) -> Result<bool> {
+        let channel = channel(&self.schema);
+        let text = "select pg_notify($1, $2)::text, current_setting('transaction_isolation') <> 'read committed'";
+        let mut above = false;
+        for payload in ready.payloads(0) {
+            let params: [(&(dyn ToSql + Sync), Type); 2] = [(&channel, Type::TEXT), (&payload, Type::TEXT)];
+            let rows = answer(self.limit, client.query_typed(text, &params)).await.map_err(error_of)?;
+            above = rows[0].try_get(1).map_err(error_of)?;
+        }
+        Ok(above)
     }
 
     pub(crate) async fn run<T>(&self, act: impl Act<T>) -> Result<T> {

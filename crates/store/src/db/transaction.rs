@@ -20,11 +20,10 @@ use crate::ops::enqueue::{Entry, enqueue};
 use crate::ops::finish::{Finish, Verb, finish};
 #[cfg(feature = "sqlite")]
 use crate::ops::queue::get;
-use crate::sql::LANE_ANNOUNCE;
+use crate::sql::LANE_LOCK;
 use crate::store::Store;
 use crate::types::{Answer, Enqueued, Fence, NewMessage, Queue};
 use crate::value::Value;
-use crate::wake::channel;
 
 impl Store {
     /// Enqueues messages in a transaction of the caller's on the same database.
@@ -53,7 +52,11 @@ impl Store {
             }
             answers => answers?,
         };
-        announce(&mut conn, &db.schema, &entries, &answers).await?;
+        if db.notify_in(transaction.client(), &ready(&entries, &answers)).await? {
+            // The snapshot may be older than the deletion of the queue, and still have its lanes.
+            let lanes: BTreeSet<i64> = entries.iter().map(|entry| entry.lane).collect();
+            conn.query(LANE_LOCK, &[Value::Ints(lanes.into_iter().collect())]).await?;
+        }
         Ok(answers)
     }
 
@@ -148,18 +151,6 @@ impl Store {
 
 fn completions(fences: &[Fence]) -> Vec<Finish> {
     fences.iter().map(|fence| Finish::new(*fence, Verb::Complete)).collect()
-}
-
-/// Tells other processes what will be ready when the transaction commits, and refuses one that sees lanes which are gone.
-async fn announce(conn: &mut Conn<'_>, schema: &str, entries: &[Entry], answers: &[Enqueued]) -> Result<()> {
-    let lanes: BTreeSet<i64> = entries.iter().map(|entry| entry.lane).collect();
-    let lanes = Value::Ints(lanes.into_iter().collect());
-    // The sender 0 is no process: this one listens too.
-    for payload in ready(entries, answers).payloads(0) {
-        let params = [lanes.clone(), Value::Text(channel(schema)), Value::Text(payload)];
-        conn.query(LANE_ANNOUNCE, &params).await?;
-    }
-    Ok(())
 }
 
 /// What the lanes of these messages have to be told when the transaction commits.
