@@ -373,7 +373,7 @@ impl Work {
                 Unit::Key(_, batch) => keys.push((batch.token, UNSEEN)),
             }
         }
-        self.release(&fences, keys, async { Ok(drop(self.kernel.put_back(&fences).await?)) }).await;
+        self.release(&fences, keys, async { self.kernel.put_back(&fences).await.map(drop) }).await;
     }
 
     /// Gives back what is still under the keeper's care.
@@ -385,7 +385,7 @@ impl Work {
                 Leased::Key { token, seen } => keys.push((token, seen)),
             }
         }
-        self.release(&fences, keys, async { Ok(drop(self.kernel.release(&fences).await?)) }).await;
+        self.release(&fences, keys, async { self.kernel.release(&fences).await.map(drop) }).await;
     }
 
     async fn release(
