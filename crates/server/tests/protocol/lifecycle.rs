@@ -318,7 +318,8 @@ pub(crate) async fn a_backlog_of_expired_items_does_not_hold_up_fresh_ones(backe
     api.produce_numbers(&queue, BACKLOG).await;
     tokio::time::sleep(std::time::Duration::from_millis(10_100)).await;
     // Fresh items live longer than a machine can stall.
-    api.done("queues.update", &json!({ "queue_name": queue, "expire_timeout": "10m" })).await;
+    let longer = json!({ "queue_name": queue, "expire_timeout": "10m", "lease_timeout": "10s", "dead_queue": dead });
+    api.done("queues.update", &longer).await;
     // Each lease is answered in its time, with what is fresh, while the backlog is being buried.
     for n in 0..5 {
         let fresh = format!("fresh {n}");
