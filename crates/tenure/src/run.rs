@@ -278,7 +278,7 @@ impl<'a, H> Run<'a, H> {
     }
 
     /// How long handlers may go on after the loop was told to stop. Then they are told, ended, and their messages given
-    /// back. The loop ends two seconds after that at the latest, also when the database does not answer; what could not be given
+    /// back. The loop ends five seconds after that at the latest, also when the database does not answer; what could not be given
     /// back then comes again when its lease ends, and a warning says how many messages these are.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;

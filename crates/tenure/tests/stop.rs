@@ -10,8 +10,8 @@ use tracing::field::{Field, Visit};
 use tracing::span;
 
 const GRACE: Duration = Duration::from_secs(1);
-/// The grace, the loop's own margin of 2 s, and what a machine that stalls adds.
-const BOUND: Duration = Duration::from_secs(8);
+/// The grace, the loop's own margin of 5 s, and what a machine that stalls adds.
+const BOUND: Duration = Duration::from_secs(15);
 
 /// The text of every warning with its number of messages, if it has one.
 #[derive(Clone, Default)]

@@ -22,8 +22,8 @@ const WAIT: Duration = Duration::from_secs(10);
 /// How often this loop asks whether the housekeeping of the store is due; one process per store does it then.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 /// How long a loop that was told to stop may go on after its grace: for handlers that listen to their token, and for the
-/// database to release what is left.
-const MARGIN: Duration = Duration::from_secs(2);
+/// database to release what is left. With two seconds a machine that stalled for two left messages leased.
+const MARGIN: Duration = Duration::from_secs(5);
 /// How long handlers may take of it, once when they are told and once when they are ended.
 const MOMENT: Duration = Duration::from_millis(200);
 
