@@ -346,7 +346,7 @@ pub(crate) async fn what_cannot_be_looked_up_is_refused(backend: Backend) {
     let (user, person) = person(api, &json!({})).await;
     grant(api, &user, "_system", &["user.list"]).await;
     person.ok("users.list", &json!({})).await;
-    gate.shut();
+    gate.shut().await;
     // What is remembered may be used for a few seconds more, and then nothing.
     let message = "authorization check failed";
     for (api, code, message) in [(api, 453, message), (&person, 401, "api key is invalid")] {

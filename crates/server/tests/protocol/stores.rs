@@ -70,7 +70,7 @@ pub(crate) async fn a_store_that_is_away_takes_only_its_own_partitions_along(bac
         held.push(api.lease(&queue, 1).await);
     }
     held.sort_by_key(|lease| lease.partition);
-    gate.shut();
+    gate.shut().await;
     for lease in &held[2..] {
         let request = complete_request(&queue, lease.partition, &lease.ids());
         api.refused("queue.complete", &request, 454, &failing(lease.partition)).await;
@@ -115,7 +115,7 @@ pub(crate) async fn a_server_without_its_database_says_so_and_recovers(backend: 
     let queue = api.plain_queue().await;
     api.produce(&queue, &["held"]).await;
     let lease = api.lease(&queue, 1).await;
-    gate.shut();
+    gate.shut().await;
     let message = "internal error, try your request again";
     api.refused("queues.list", &json!({}), 454, message).await;
     let request = complete_request(&queue, 0, &lease.ids());
@@ -145,7 +145,7 @@ pub(crate) async fn a_waiting_lease_outlives_an_absence_of_the_database(backend:
     let queue = api.plain_queue().await;
     let waiting = api.lease_later(&queue, "patient", 1);
     api.waiting(&queue, 1).await;
-    gate.shut();
+    gate.shut().await;
     let message = "internal error, try your request again";
     api.refused("queues.list", &json!({}), 454, message).await;
     gate.reopen();

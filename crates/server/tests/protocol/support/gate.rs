@@ -1,6 +1,7 @@
 //! A gate before PostgreSQL that can be shut: to a server behind it, the database has gone away.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -32,8 +33,13 @@ impl Gate {
         dsn.replace(&self.target, &self.address.to_string())
     }
 
-    pub(crate) fn shut(&self) {
+    /// Returns when every connection is cut: a busy machine let one more call through before.
+    pub(crate) async fn shut(&self) {
         self.open.send_replace(false);
+        // Each connection watches the gate, and so does the listener.
+        while self.open.receiver_count() > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 
     pub(crate) fn reopen(&self) {
@@ -52,7 +58,8 @@ async fn serve(listener: TcpListener, target: String, open: watch::Receiver<bool
 async fn carry(mut near: TcpStream, target: String, mut open: watch::Receiver<bool>) {
     let Ok(mut far) = TcpStream::connect(target).await else { return };
     tokio::select! {
-        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+        biased;
         _ = open.wait_for(|open| !*open) => {}
+        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
     }
 }
