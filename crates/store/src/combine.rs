@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -41,8 +42,19 @@ pub(crate) struct Combiner<Q, A> {
     flush: Flush<Q, A>,
 }
 
+tokio::task_local! {
+    static ASKED: Instant;
+}
+
+/// When the oldest call was made that this task carries out. Waits for another process's lock are limited from there, so that the
+/// wait for an earlier flush counts too: enqueues behind a flush that waited for 10 s were answered after 17 s.
+pub(crate) fn asked() -> Instant {
+    ASKED.try_with(|asked| *asked).unwrap_or_else(|_| Instant::now())
+}
+
 struct Job<Q, A> {
     items: Vec<Q>,
+    asked: Instant,
     reply: oneshot::Sender<Result<Vec<A>>>,
     /// Given back when the job is answered.
     _room: (OwnedSemaphorePermit, OwnedSemaphorePermit),
@@ -78,11 +90,12 @@ where
         if items.is_empty() {
             return Ok(Vec::new());
         }
+        let asked = Instant::now();
         let queued = Queued::enter(&self.callers, self.limits.callers)?;
         if queued.alone {
             // Nobody to merge with: two hops between tasks saved are a quarter of a lone caller's time. Should this
             // caller go away, only its own items are affected.
-            return carry_out(&self.flush, Arc::new(items)).await;
+            return carry_out(&self.flush, Arc::new(items), asked).await;
         }
         let closed = || Error::new(Kind::Closed, "the store was closed");
         let rows = u32::try_from(items.len()).unwrap_or(u32::MAX).min(self.limits.rows);
@@ -90,7 +103,7 @@ where
         let rows = self.rows.clone().acquire_many_owned(rows).await.map_err(|_| closed())?;
         let kib = self.kib.clone().acquire_many_owned(kib).await.map_err(|_| closed())?;
         let (reply, answer) = oneshot::channel();
-        self.jobs.send(Job { items, reply, _room: (rows, kib) }).map_err(|_| closed())?;
+        self.jobs.send(Job { items, asked, reply, _room: (rows, kib) }).map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
 }
@@ -160,9 +173,10 @@ where
         ranges.push(start..merged.len());
     }
     let merged = Arc::new(merged);
+    let oldest = jobs.iter().map(|job| job.asked).min().unwrap_or_else(Instant::now);
     let flushed = tokio::select! {
         biased;
-        flushed = carry_out(flush, merged.clone()) => flushed,
+        flushed = carry_out(flush, merged.clone(), oldest) => flushed,
         () = all_gone(&mut jobs) => return,
     };
     match flushed {
@@ -175,7 +189,7 @@ where
         // The batch was refused, not the database: find out whose item it was by asking for each caller alone.
         Err(error) if jobs.len() > 1 && !error.is_retryable() && !error.is_ambiguous() => {
             for (job, range) in jobs.into_iter().zip(ranges) {
-                let result = carry_out(flush, Arc::new(merged[range].to_vec())).await;
+                let result = carry_out(flush, Arc::new(merged[range].to_vec()), job.asked).await;
                 answer(job, result);
             }
         }
@@ -188,8 +202,8 @@ where
 }
 
 /// Runs a flush. If it panics, it may have been committed before.
-async fn carry_out<Q, A>(flush: &Flush<Q, A>, items: Arc<Vec<Q>>) -> Result<Vec<A>> {
-    let flushed = AssertUnwindSafe(async { flush(items).await }).catch_unwind().await;
+async fn carry_out<Q, A>(flush: &Flush<Q, A>, items: Arc<Vec<Q>>, asked: Instant) -> Result<Vec<A>> {
+    let flushed = AssertUnwindSafe(ASKED.scope(asked, async { flush(items).await })).catch_unwind().await;
     flushed.unwrap_or_else(|_| Err(panicked().ambiguous()))
 }
 

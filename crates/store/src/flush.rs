@@ -6,10 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::calls::Attempt;
-use crate::combine::Flush;
+use crate::combine::{Flush, asked};
 use crate::error::{Error, Result};
 use crate::ops::enqueue::{Entry, enqueue};
 use crate::ops::finish::{Finish, Finished, finish_chains};
@@ -32,7 +30,7 @@ impl Shared {
         F: Future<Output = Result<T>>,
     {
         let mut attempt = self.calls.begin(&self.hub.db);
-        let started = Instant::now();
+        let called = asked();
         let mut repeats = 0;
         loop {
             match call(attempt.clone()).await {
@@ -48,7 +46,7 @@ impl Shared {
                     if error.is_ambiguous() {
                         attempt = self.calls.again(attempt);
                     }
-                    let Some(rest) = rest(&error, repeats, started.elapsed(), attempt.is_first()) else {
+                    let Some(rest) = rest(&error, repeats, called.elapsed(), attempt.is_first()) else {
                         return Err(error);
                     };
                     tokio::time::sleep(rest).await;

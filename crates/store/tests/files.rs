@@ -5,6 +5,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tenure_store::conformance::{Harness, numbered};
 use tenure_store::{Claim, Fence, Kind, NewMessage, Queue, Settings, Store};
@@ -228,4 +229,29 @@ async fn complete_ends_ten_seconds_after_the_call_while_another_process_holds_th
     assert!(started.elapsed().as_secs() < 18, "{:?}", started.elapsed());
     other.execute_batch("commit").unwrap();
     assert_eq!(h.complete(fence).await, tenure_store::Answer::Done);
+}
+
+#[tokio::test]
+async fn enqueue_that_waited_for_others_to_get_the_write_lock_waits_no_longer_than_they_did() {
+    let h = support::file("sqlite:").await;
+    let queue = h.queue().await;
+    let other = rusqlite::Connection::open(path(&h)).unwrap();
+    other.execute_batch("begin immediate").unwrap();
+    // One runs in its own call and two in flushers; the last one waits for a flusher first.
+    let calls = [0, 100, 200, 3000].map(|after| {
+        let (store, queue) = (h.store.clone(), queue.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(after)).await;
+            let called = std::time::Instant::now();
+            let error = put(&store, &queue).await.unwrap_err();
+            (error.kind(), called.elapsed())
+        })
+    });
+    for call in calls {
+        let (kind, took) = call.await.unwrap();
+        assert_eq!(kind, Kind::Contended);
+        assert!(took < Duration::from_secs(14), "{took:?}");
+    }
+    other.execute_batch("commit").unwrap();
+    put(&h.store, &queue).await.unwrap();
 }

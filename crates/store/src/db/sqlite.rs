@@ -25,6 +25,7 @@ use self::open::{checkpoint, connection};
 use super::files::Files;
 use super::guard::Guard;
 use super::{Act, Conn, List, list_of, not_installed};
+use crate::combine::asked;
 use crate::dsn::FileDsn;
 use crate::error::{Error, Kind, Result, kind_of_sqlite, panicked};
 use crate::sql::{Dialect, Statement, for_each, many_rows, one_row, rendered, steps};
@@ -264,7 +265,7 @@ async fn ask<T: Send + 'static>(
     job: impl FnOnce(&Connection, &Caller<'_>) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let (reply, answer) = oneshot::channel();
-    let until = Instant::now() + BUSY;
+    let until = asked() + BUSY;
     let job: Job = Box::new(move |connection| {
         let caller = Caller { gone: &|| reply.is_closed(), until };
         if (caller.gone)() {
