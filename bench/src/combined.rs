@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use tokio_postgres::Client;
 
 use crate::Result;
 use crate::bare::{CLAIM, DELETE, INSERT_MANY, connect, finish, reset};
@@ -26,16 +27,17 @@ pub(crate) struct Combined {
 }
 
 impl Combined {
-    pub(crate) async fn connect(dsn: &str) -> Result<Self> {
+    /// `remember` starts each claim near where the last one found something, with a full scan every second.
+    pub(crate) async fn connect(dsn: &str, remember: bool) -> Result<Self> {
         let (inserts, inbox) = mpsc::channel::<Insert>(10_000);
         let inbox = Arc::new(tokio::sync::Mutex::new(inbox));
         for _ in 0..2 {
-            tokio::spawn(insert(dsn.to_owned(), inbox.clone()));
+            tokio::spawn(insert(connect(dsn).await?, inbox.clone()));
         }
         let (claims, inbox) = mpsc::channel(10_000);
-        tokio::spawn(claim(dsn.to_owned(), inbox));
+        tokio::spawn(claim(connect(dsn).await?, inbox, remember));
         let (deletes, inbox) = mpsc::channel(10_000);
-        tokio::spawn(delete(dsn.to_owned(), inbox));
+        tokio::spawn(delete(connect(dsn).await?, inbox));
         Ok(Combined { inserts, claims, deletes })
     }
 
@@ -59,8 +61,7 @@ impl Combined {
     }
 }
 
-async fn insert(dsn: String, inbox: Arc<tokio::sync::Mutex<mpsc::Receiver<Insert>>>) -> Result<()> {
-    let client = connect(&dsn).await?;
+async fn insert(client: Client, inbox: Arc<tokio::sync::Mutex<mpsc::Receiver<Insert>>>) -> Result<()> {
     let insert = client.prepare(INSERT_MANY).await?;
     let mut jobs = Vec::new();
     while inbox.lock().await.recv_many(&mut jobs, 1000).await > 0 {
@@ -71,14 +72,12 @@ async fn insert(dsn: String, inbox: Arc<tokio::sync::Mutex<mpsc::Receiver<Insert
     Ok(())
 }
 
-/// Each claim begins near where the last one found something, and once a second at the bottom.
-async fn claim(dsn: String, mut inbox: mpsc::Receiver<Claim>) -> Result<()> {
-    let client = connect(&dsn).await?;
+async fn claim(client: Client, mut inbox: mpsc::Receiver<Claim>, remember: bool) -> Result<()> {
     let claim = client.prepare(CLAIM).await?;
     let (mut from, mut full) = (0i64, Instant::now());
     let mut jobs = Vec::new();
     while inbox.recv_many(&mut jobs, 500).await > 0 {
-        if full.elapsed() > Duration::from_secs(1) {
+        if !remember || full.elapsed() > Duration::from_secs(1) {
             (from, full) = (0, Instant::now());
         }
         let rows = client.query(&claim, &[&1i64, &(jobs.len() as i64), &from]).await?;
@@ -91,8 +90,7 @@ async fn claim(dsn: String, mut inbox: mpsc::Receiver<Claim>) -> Result<()> {
     Ok(())
 }
 
-async fn delete(dsn: String, mut inbox: mpsc::Receiver<Delete>) -> Result<()> {
-    let client = connect(&dsn).await?;
+async fn delete(client: Client, mut inbox: mpsc::Receiver<Delete>) -> Result<()> {
     let delete = client.prepare(DELETE).await?;
     let mut jobs = Vec::new();
     while inbox.recv_many(&mut jobs, 1000).await > 0 {
@@ -112,7 +110,7 @@ fn answer(replies: Vec<oneshot::Sender<()>>) {
 /// Single inserts by concurrent callers.
 pub(crate) async fn insert_single(dsn: &str, callers: usize, seconds: f64) -> Result<Measured> {
     reset(dsn, 0).await?;
-    let combined = Combined::connect(dsn).await?;
+    let combined = Combined::connect(dsn, false).await?;
     let meter = Meter::new(Duration::from_secs_f64(seconds), u64::MAX);
     let mut tasks = JoinSet::new();
     for _ in 0..callers {
@@ -133,7 +131,7 @@ pub(crate) async fn insert_single(dsn: &str, callers: usize, seconds: f64) -> Re
 
 /// Single claims and single deletes of a backlog.
 pub(crate) async fn drain(dsn: &str, consumers: usize, seconds: f64, messages: u64) -> Result<Measured> {
-    let combined = Combined::connect(dsn).await?;
+    let combined = Combined::connect(dsn, false).await?;
     let meter = Meter::new(Duration::from_secs_f64(seconds), messages);
     let mut tasks = JoinSet::new();
     for _ in 0..consumers {
@@ -154,7 +152,7 @@ pub(crate) async fn drain(dsn: &str, consumers: usize, seconds: f64, messages: u
 /// Producers and consumers at a pace, or as fast as they can; consumers that find nothing ask again a millisecond later.
 pub(crate) async fn paced(dsn: &str, paced: Paced) -> Result<Measured> {
     reset(dsn, 0).await?;
-    let combined = Combined::connect(dsn).await?;
+    let combined = Combined::connect(dsn, true).await?;
     let produce = {
         let combined = combined.clone();
         move |n| {
