@@ -1,6 +1,6 @@
 //! Claiming: find the first free messages of a lane, lease them for the callers that wait for them, return them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, micros};
@@ -69,25 +69,17 @@ pub(crate) async fn claim(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -
     Ok(leased)
 }
 
-/// In one statement, which is given the terms as arrays.
+/// In one statement, which is given the terms of the messages as arrays.
 async fn claim_together(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> Result<Batch> {
-    let mut terms: Vec<Terms> = Vec::new();
-    let mut numbers = HashMap::new();
-    let slots = wanted.slots.iter().map(|slot| {
-        *numbers.entry(*slot).or_insert_with(|| {
-            terms.push(*slot);
-            terms.len() as i64
-        })
-    });
-    let slots = Value::Ints(slots.collect());
+    let workers: BTreeSet<i64> = wanted.slots.iter().filter_map(|slot| slot.worker).map(known_worker).collect();
     let params = [
         clock.value(),
         Value::Int(wanted.lane),
         Value::Int(wanted.from),
         Value::Bool(wanted.skip_doomed),
-        Value::Ints(terms.iter().map(|terms| terms.lease.map_or(0, micros)).collect()),
-        Value::Ints(terms.iter().map(|terms| worker_or_zero(terms.worker)).collect()),
-        slots,
+        Value::Ints(wanted.slots.iter().map(|slot| slot.lease.map_or(0, micros)).collect()),
+        Value::Ints(wanted.slots.iter().map(|slot| slot.worker.map_or(0, known_worker)).collect()),
+        Value::Ints(workers.into_iter().collect()),
     ];
     let rows = conn.query(MESSAGE_CLAIM, &params).await?;
     let mut granted = 0;
@@ -104,8 +96,8 @@ async fn claim_together(conn: &mut Conn<'_>, clock: &Clock, wanted: &Wanted) -> 
 }
 
 /// Arrays hold no nulls: 0 stands for no worker. A caller that names worker 0 means one that is not there, as -1 is.
-fn worker_or_zero(worker: Option<i64>) -> i64 {
-    worker.map_or(0, |worker| if worker == 0 { -1 } else { worker })
+fn known_worker(worker: i64) -> i64 {
+    if worker == 0 { -1 } else { worker }
 }
 
 /// In a transaction, on databases without arrays: all messages on the terms of the first slot, then those on other terms are
