@@ -39,7 +39,7 @@ use crate::told::Told;
 /// ```
 pub struct TenureProvider {
     pub(crate) store: Store,
-    pub(crate) cache: Cache,
+    pub(crate) cache: Arc<Cache>,
     pub(crate) turns: Held,
     activities: Held,
     pub(crate) told: Told,
@@ -78,7 +78,7 @@ impl TenureProvider {
             MigrationPolicy::Apply => store.install().await?,
             MigrationPolicy::VerifyOnly => store.verify().await?,
         }
-        let cache = Cache::new(config.cache_bytes);
+        let cache = Arc::new(Cache::new(config.cache_bytes));
         Ok(TenureProvider { store, cache, turns: Held::default(), activities: Held::default(), told: Told::default() })
     }
 

@@ -37,7 +37,10 @@ impl TenureProvider {
         loop {
             let wait = until.saturating_duration_since(Instant::now());
             let claim = TurnClaim { lease, wait, pinned };
-            let fetch = || async { self.store.turn_fetch(&claim, || self.cache.named()).await };
+            let fetch = || async {
+                let cache = self.cache.clone();
+                self.store.turn_fetch(&claim, move || cache.named()).await
+            };
             let (turn, _) = repeat("fetch", Instant::now() + FETCH, fetch).await?;
             let Some(turn) = turn else { return Ok(None) };
             took("fetch", turn.took);

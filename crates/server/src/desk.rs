@@ -1,20 +1,20 @@
-//! A queue's desk: where calls for one queue meet, in this process.
+//! In-process state of one queue: what is believed of its partitions, and the leases that wait for its messages.
 //!
-//! Leases wait here, in memory, and one task deals to them: it looks where something may be, takes for all of them at
-//! once, and deals one message at a time. Produces are sent to the emptiest partition. Invariants: what a lease gets comes
-//! from one partition; nobody who has gone is handed anything, and what was on its way to him goes back uncounted; the
-//! tallies of the partitions are guesses that only decide where to look first, so nobody starves when they are wrong; any
-//! number of processes may have a desk for the same queue, because the database alone decides who holds what.
+//! Leases wait as all callers of the kernel do (`tenure_store::Waiters`). Produces are sent to the emptiest partition.
+//! Invariants: what a lease gets comes from one partition; a client that has gone receives nothing, and messages leased for it
+//! are released uncounted; the tallies of the partitions are guesses that only decide where to look first, so no lease starves
+//! when they are wrong; any number of processes may have such a state for the same queue, because the database alone decides
+//! who holds what.
 
 mod dealer;
 mod tally;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_store::{Error, Kind, Message, Queue, Store};
+use tenure_store::{Error, Kind, Message, Queue, Store, Waiters};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -22,6 +22,7 @@ use crate::fault::{Answer, Fault};
 use crate::metrics::QueueDepth;
 use crate::service::no_such_queue;
 use crate::stores::Member;
+use dealer::{Leases, Wanted};
 use tally::Tally;
 
 /// How long after its deadline a lease is recovered: its holder has stamped the deadline when he received it, and must not
@@ -29,8 +30,6 @@ use tally::Tally;
 const GRACE: Duration = Duration::from_millis(13);
 /// Up to where ready messages are counted: whoever has more is full.
 const COUNTED: usize = 10_000;
-/// How much later than the dealer a waiting lease notices itself that its time is up.
-const LATE: Duration = Duration::from_millis(250);
 /// How often a queue is looked up again, in case another process has changed or deleted it.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long a desk is kept after its last use. A call that meets a closed one is told that the queue is shutting down, so this is
@@ -46,31 +45,18 @@ pub(crate) struct Part {
     queue: Mutex<Option<Arc<Queue>>>,
 }
 
-/// A lease that waits.
-struct Waiting {
-    client: String,
-    batch: usize,
-    until: Instant,
-    /// Whether a pass has found nothing for it.
-    looked: bool,
-    reply: oneshot::Sender<Answer<Hand>>,
-}
-
-/// What a lease gets: from which partition, and what.
-type Hand = (u32, Vec<Message>);
+/// What a client receives: from which partition, and what.
+type Received = (u32, Vec<Message>);
 
 /// A produce that waits for the end of a pause: how many messages, and who is told where they go.
 type Parked = (usize, oneshot::Sender<usize>);
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Waiting>,
-    /// Everybody who has a lease waiting, also while the dealer has it in hand.
-    clients: HashSet<String>,
     tallies: Vec<Tally>,
     paused: bool,
     parked: VecDeque<Parked>,
-    /// Whether a look has failed since the dealer last rested.
+    /// Whether a look has failed.
     failed: bool,
     closed: bool,
     checked: Option<Instant>,
@@ -96,8 +82,7 @@ pub(crate) struct Desk {
     pub(crate) parts: Vec<Part>,
     pub(crate) busy: Busy,
     state: Mutex<State>,
-    /// Something for the dealer: a lease came, a pause ended, the desk closes.
-    bell: Notify,
+    leases: Arc<Waiters<Leases>>,
     /// A pause ended, or the desk closes.
     opened: Notify,
 }
@@ -173,7 +158,7 @@ impl Desk {
             parts,
             busy: Busy::default(),
             state: Mutex::new(state),
-            bell: Notify::new(),
+            leases: Waiters::new(Leases::default()),
             opened: Notify::new(),
         })
     }
@@ -203,9 +188,9 @@ impl Desk {
         let outstanding = state.tallies.iter().any(|tally| tally.coming > 0 || tally.leases.next().is_some());
         state.used.is_none_or(|used| used.elapsed() >= IDLE)
             && self.busy.all.load(Ordering::Relaxed) == 0
-            && state.clients.is_empty()
             && !state.paused
             && !outstanding
+            && self.waiting() == 0
     }
 
     /// The queue as it is now: when its settings have changed, the parts look theirs up again.
@@ -223,15 +208,15 @@ impl Desk {
         part.ok_or_else(|| Fault::bad(format!("partition is invalid; '{number}' is not a valid partition")))
     }
 
-    /// How many leases wait, also while the dealer has them in hand.
+    /// How many leases wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.state().clients.len()
+        self.leases.count(|_, _| true)
     }
 
     /// How many leases are known to find nothing for now: what becomes ready next is dealt to all of them.
     pub(crate) fn parked(&self) -> usize {
-        let state = self.state();
-        state.waiting.iter().filter(|lease| lease.looked || state.paused).count()
+        let paused = self.state().paused;
+        self.leases.count(|_, looked| looked || paused)
     }
 
     /// Counts anew what can be leased in each partition. One partition needs no counting: there is no choice.
@@ -268,23 +253,27 @@ impl Desk {
     /// Something may have become ready anywhere.
     pub(crate) fn look(&self) {
         self.state().tallies.iter_mut().for_each(Tally::stir);
-        self.bell.notify_one();
+        self.leases.wake();
     }
 
-    /// Ends the desk: whoever waits is sent away.
+    /// Ends it: waiting calls are answered with a fault.
     pub(crate) fn close(&self) {
-        let waiting = {
+        {
             let mut state = self.state();
             state.closed = true;
             state.parked.clear();
-            state.clients.clear();
-            std::mem::take(&mut state.waiting)
-        };
-        for lease in waiting {
-            drop(lease.reply.send(Err(closing())));
         }
         self.opened.notify_waiters();
-        self.bell.notify_one();
+        self.leases.answer_all(|| Err(closing()));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
+    /// Whether a look has failed since this was last asked.
+    fn take_failed(&self) -> bool {
+        std::mem::take(&mut self.state().failed)
     }
 
     /// Where a produce of so many messages goes: to the emptiest partition that works. After a pause all that have waited
@@ -316,11 +305,8 @@ impl Desk {
 
     /// What was placed here is stored: so much of it can be leased at once.
     pub(crate) fn produced(&self, place: usize, count: usize, ready: usize) {
-        let mut state = self.state();
-        state.tallies[place].arrived(count, ready);
-        if !state.clients.is_empty() {
-            self.bell.notify_one();
-        }
+        self.state().tallies[place].arrived(count, ready);
+        self.leases.wake();
     }
 
     /// What was placed here is not stored.
@@ -358,7 +344,7 @@ impl Desk {
         }
         self.state().paused = false;
         self.opened.notify_waiters();
-        self.bell.notify_one();
+        self.leases.wake();
     }
 
     /// Places the produces that waited for the end of a pause; whether all are stored.
@@ -376,32 +362,19 @@ impl Desk {
     }
 
     /// Leases messages: at once if there are any, else as soon as there are.
-    pub(crate) async fn lease(self: &Arc<Self>, client: String, batch: usize, wait: Duration) -> Answer<Hand> {
-        let (reply, answer) = oneshot::channel();
-        let name = client.clone();
-        {
-            let mut state = self.state();
-            if state.closed {
-                return Err(closing());
-            }
-            if !state.clients.insert(client.clone()) {
-                // One that has gone does not wait any more, whether the dealer has noticed or not.
-                let gone = |lease: &Waiting| lease.client == client && lease.reply.is_closed();
-                let Some(n) = state.waiting.iter().position(gone) else {
-                    return Err(Fault::bad(
-                        "duplicate client id; a client cannot make multiple leased requests to the same queue",
-                    ));
-                };
-                drop(state.waiting.remove(n));
-            }
-            if state.clients.len() == 1 {
-                // Nobody has waited here lately, so nobody has listened to what other processes do.
-                state.tallies.iter_mut().for_each(Tally::stir);
-            }
-            state.waiting.push_back(Waiting { client, batch, until: Instant::now() + wait, looked: false, reply });
+    pub(crate) async fn lease(self: &Arc<Self>, client: String, batch: usize, wait: Duration) -> Answer<Received> {
+        if self.is_closed() {
+            return Err(closing());
         }
-        self.bell.notify_one();
-        Leased { desk: self, answer, arrived: false, client: name }.wait(wait).await
+        if self.waiting() == 0 {
+            // No lease has waited here lately, so what other processes made ready went unnoticed.
+            self.state().tallies.iter_mut().for_each(Tally::stir);
+        }
+        let wanted = Wanted { client: client.clone(), batch };
+        let answer = self.leases.wait_unless(self, wanted, Instant::now() + wait, |other| other.client == client);
+        let duplicate = "duplicate client id; a client cannot make multiple leased requests to the same queue";
+        let lease = answer.await.ok_or_else(|| Fault::bad(duplicate))??.keep();
+        Ok((lease.part, lease.messages))
     }
 
     /// Leases of this process have ended.
@@ -415,68 +388,8 @@ impl Desk {
         let tally = &mut state.tallies[part.number as usize];
         tally.unleased += count;
         tally.stir();
-        self.bell.notify_one();
-    }
-
-    /// Messages that nobody receives go back as if they had never been leased.
-    fn give_back(self: &Arc<Self>, part: u32, messages: Vec<Message>) {
-        let desk = self.clone();
-        tokio::spawn(async move {
-            let part = &desk.parts[part as usize];
-            let fences: Vec<_> = messages.iter().map(Message::fence).collect();
-            desk.ended(part, fences.iter().map(|fence| fence.id));
-            let put_back = async {
-                let (store, _) = part.open(&desk.name).await?;
-                part.member.watched(store.put_back(&fences).await)
-            };
-            match put_back.await {
-                Ok(_) => desk.returned(part, fences.len()),
-                Err(error) => {
-                    let queue = &desk.name;
-                    tracing::warn!(%error, queue, "messages of a client that went away stay leased until they expire");
-                }
-            }
-        });
-    }
-}
-
-/// An answer on its way to a client who may leave before it arrives: what he would have got goes back.
-struct Leased<'a> {
-    desk: &'a Arc<Desk>,
-    answer: oneshot::Receiver<Answer<Hand>>,
-    arrived: bool,
-    client: String,
-}
-
-impl Leased<'_> {
-    /// Waits for the dealer, who answers when the time is up, but not for one who is held up by a store.
-    async fn wait(mut self, limit: Duration) -> Answer<Hand> {
-        loop {
-            if let Ok(answer) = tokio::time::timeout(limit + LATE, &mut self.answer).await {
-                self.arrived = true;
-                return answer.unwrap_or_else(|_| Err(closing()));
-            }
-            let mut state = self.desk.state();
-            if !state.paused {
-                // The client may ask again at once.
-                state.clients.remove(&self.client);
-                return Err(Fault::retry("request timeout; the store did not answer in time, try again"));
-            }
-        }
-    }
-}
-
-impl Drop for Leased<'_> {
-    fn drop(&mut self) {
-        if self.arrived {
-            return;
-        }
-        self.answer.close();
-        match self.answer.try_recv() {
-            Ok(Ok((part, messages))) => self.desk.give_back(part, messages),
-            // The dealer forgets him.
-            _ => self.desk.bell.notify_one(),
-        }
+        drop(state);
+        self.leases.wake();
     }
 }
 

@@ -244,8 +244,6 @@ impl Service {
         if let Some(old) = desks.insert(queue.name.clone(), desk.clone()) {
             old.close();
         }
-        drop(desks);
-        tokio::spawn(desk.clone().deal());
         Ok(desk)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Every statement that needs the time takes it as its first parameter; null means the database's own clock.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
@@ -91,9 +91,17 @@ impl Clock {
 }
 
 /// See [`Clock::watch`].
+#[derive(Clone)]
 pub(crate) struct Moved(Option<watch::Receiver<Hands>>);
 
 impl Moved {
+    /// Waits until a fixed clock is moved that was not moved since the last wait ended, also one that is kept for many waits.
+    pub(crate) async fn keep(kept: &Mutex<Moved>) {
+        let mut moved = kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        moved.wait().await;
+        *kept.lock().unwrap_or_else(PoisonError::into_inner) = moved;
+    }
+
     /// Waits until a fixed clock is moved; for ever on the database's clock.
     pub(crate) async fn wait(&mut self) {
         let moved = match &mut self.0 {

@@ -36,34 +36,25 @@
 //! - Deliveries are counted, not failures: a message that kills its worker still reaches the dead letters.
 //! - No payload is ever parsed: bytes in, bytes out.
 
-mod bell;
 mod calls;
-mod claimer;
 mod clock;
 mod combine;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod cursor;
 mod db;
 mod dsn;
 mod error;
 mod flush;
 mod migrate;
-mod news;
-mod offer;
 mod ops;
-mod receipt;
 mod sql;
-mod stock;
 mod store;
 pub mod text;
 mod types;
 mod value;
 mod vitals;
-mod wake;
-mod watch;
+mod wait;
 
-pub use claimer::deal;
 pub use clock::Clock;
 pub use dsn::{dsn_backend, dsn_file, dsn_shown, dsn_with};
 pub use error::{Error, Kind, Result};
@@ -77,4 +68,4 @@ pub use types::{
     WorkToken, Worker, WorkerStatus,
 };
 pub use vitals::{SIZES, Sizes, Vitals};
-pub use watch::Watch;
+pub use wait::{Asked, Lease, Leased, Round, Topic, Waiters, Watch, deal};

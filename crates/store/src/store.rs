@@ -1,17 +1,15 @@
-//! The store: a connected database with its combiners, its claimers and what wakes them.
+//! The store: a connected database with its combiners, and the callers that wait for leases.
 
 use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::calls::Calls;
-use crate::claimer::{Ask, Claimer, Request};
 use crate::clock::Clock;
 use crate::combine::{Combiner, Limits};
 use crate::db::Db;
@@ -24,15 +22,18 @@ use crate::ops::enqueue::{Entry, check, lane_of_key};
 use crate::ops::finish::{Finish, Finished, Verb};
 use crate::ops::history::{Question, Told, question_flush};
 use crate::ops::queue::check_duration;
-use crate::ops::turn::{AckedTurn, EndedTurn, TurnLook, turn_ack_flush, turn_look_flush};
-use crate::ops::work::{Ended, ended_flush, work_look_flush};
-use crate::receipt::{Receipt, Returns};
-use crate::stock::Stock;
+use crate::ops::turn::{AckedTurn, EndedTurn, turn_ack_flush};
+use crate::ops::work::{Ended, ended_flush};
 use crate::types::{
-    Answer, Claim, Due, End, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Turn, Work, WorkClaim,
+    Answer, Claim, Due, End, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Work,
 };
 use crate::vitals::Tallies;
-use crate::wake::Hub;
+use crate::wait::hub::Hub;
+use crate::wait::keys::Keys;
+use crate::wait::lease::{Held, Lease, Returns};
+use crate::wait::messages::Messages;
+use crate::wait::prefetch::Prefetch;
+use crate::wait::waiters::{Topic, Waiters};
 
 /// The databases a store can live in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -94,18 +95,9 @@ struct Inner {
     tasks: Mutex<JoinSet<()>>,
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // Claimers end when nobody can send to them any more, and with them goes the database.
-        self.shared.claimers.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-}
-
-/// What orchestrations merge: looks, ends and questions of concurrent callers share statements.
+/// What orchestrations merge: ends and questions of concurrent callers share statements.
 pub(crate) struct Combiners {
-    pub(crate) turn_looks: Arc<Combiner<TurnLook, Option<Turn>>>,
     pub(crate) turn_acks: Combiner<EndedTurn, AckedTurn>,
-    pub(crate) work_looks: Arc<Combiner<WorkClaim, Option<Work>>>,
     pub(crate) work_acks: Combiner<Ended, bool>,
     pub(crate) questions: Combiner<Question, Told>,
 }
@@ -113,24 +105,55 @@ pub(crate) struct Combiners {
 impl Combiners {
     fn start(shared: &Arc<Shared>) -> Self {
         Combiners {
-            turn_looks: Arc::new(Combiner::start(TURN, &turn_look_flush(shared.clone()))),
             turn_acks: Combiner::start(TURN, &turn_ack_flush(shared.clone())),
-            work_looks: Arc::new(Combiner::start(TURN, &work_look_flush(shared.clone()))),
             work_acks: Combiner::start(TURN, &ended_flush(shared.clone())),
             questions: Combiner::start(TURN, &question_flush(shared.clone())),
         }
     }
 }
 
-/// What the store and its claimers share.
+/// What the store and the tasks that serve its callers share.
 pub(crate) struct Shared {
     pub(crate) hub: Arc<Hub>,
-    pub(crate) stock: Stock,
+    pub(crate) prefetch: Prefetch<Lease<Held<Work>>>,
     pub(crate) tallies: Tallies,
     pub(crate) calls: Calls,
-    /// What gives leases back whose callers have gone.
+    /// Leases that may have to be released because their callers have gone.
     pub(crate) returns: Returns,
-    claimers: Mutex<HashMap<Vec<i64>, mpsc::UnboundedSender<Ask>>>,
+    claims: Mutex<Rooms<Messages>>,
+    key_claims: Mutex<Rooms<Keys>>,
+}
+
+/// The waiting callers of sets of lanes, for as long as there are any.
+struct Rooms<T: Topic> {
+    rooms: HashMap<Vec<i64>, Weak<Waiters<T>>>,
+    /// From how many rooms on those without callers are removed.
+    full: usize,
+}
+
+impl<T: Topic> Default for Rooms<T> {
+    fn default() -> Self {
+        Rooms { rooms: HashMap::new(), full: 64 }
+    }
+}
+
+impl<T: Topic> Rooms<T> {
+    fn of(&mut self, lanes: &[i64], new: impl FnOnce() -> Arc<Waiters<T>>) -> Arc<Waiters<T>> {
+        if let Some(room) = self.rooms.get(lanes).and_then(Weak::upgrade) {
+            return room;
+        }
+        if self.rooms.len() >= self.full {
+            self.rooms.retain(|_, room| room.strong_count() > 0);
+            self.full = 64.max(2 * self.rooms.len());
+        }
+        let room = new();
+        self.rooms.insert(lanes.to_vec(), Arc::downgrade(&room));
+        room
+    }
+
+    fn live(&self) -> Vec<Arc<Waiters<T>>> {
+        self.rooms.values().filter_map(Weak::upgrade).collect()
+    }
 }
 
 const ENQUEUE: Limits = Limits { rows: 50_000, kib: 64 * 1024, callers: 20_000, flush: 1000, flushers: 2 };
@@ -167,11 +190,12 @@ impl Store {
         hub.start(&mut tasks);
         let shared = Arc::new(Shared {
             hub,
-            stock: Stock::default(),
+            prefetch: Prefetch::default(),
             tallies: Tallies::default(),
             calls: Calls::default(),
             returns: Returns::default(),
-            claimers: Mutex::default(),
+            claims: Mutex::default(),
+            key_claims: Mutex::default(),
         });
         let inner = Inner {
             enqueues: Combiner::start(ENQUEUE, &enqueue_flush(shared.clone())),
@@ -322,28 +346,24 @@ impl Store {
         if claim.limit == 0 || claim.lanes.is_empty() {
             return Ok(Vec::new());
         }
-        let (reply, answer) = oneshot::channel();
-        let until = after(claim.wait);
-        let Claim { lanes, limit, lease, worker, .. } = claim;
-        self.inner
-            .shared
-            .send(lanes, Request { limit, terms: Terms { lease, worker }, until, worker_checked: None, reply });
-        let shared = &self.inner.shared;
-        Receipt::new(answer, |messages| shared.give_back(messages, shared.returns.begin())).wait().await
+        let shared = self.shared();
+        let terms = Terms { lease: claim.lease, worker: claim.worker };
+        let held = shared.messages_of(&claim.lanes).wait(shared, (terms, claim.limit), after(claim.wait)).await?;
+        Ok(held.map_or_else(Vec::new, |held| held.keep().it))
     }
 
     /// Waits until the messages and keys of claims that were dropped before they were answered are released, or could not be
     /// released. A program that ends before that leaves them leased until their leases expire.
     pub async fn abandoned_released(&self) {
-        let shared = &self.inner.shared;
-        let claimers: Vec<_> =
-            shared.claimers.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        let forgotten = claimers.iter().filter_map(|claimer| {
-            let (forget, forgotten) = oneshot::channel();
-            claimer.send(Ask::Forget(forget)).ok().map(|()| forgotten)
-        });
-        // A claimer that has ended has forgotten its claims too.
-        futures_util::future::join_all(forgotten).await;
+        let shared = self.shared();
+        let claims = shared.claims.lock().unwrap_or_else(PoisonError::into_inner).live();
+        let key_claims = shared.key_claims.lock().unwrap_or_else(PoisonError::into_inner).live();
+        for waiters in claims {
+            waiters.look_ended().await;
+        }
+        for waiters in key_claims {
+            waiters.look_ended().await;
+        }
         shared.returns.wait().await;
     }
 
@@ -484,32 +504,14 @@ fn compiled_out(backend: &str, feature: &str) -> Error {
 }
 
 impl Shared {
-    /// Hands a request to the claimer of these lanes, starting it when there is none.
-    fn send(self: &Arc<Self>, lanes: Vec<i64>, request: Request) {
-        let mut claimers = self.claimers.lock().unwrap_or_else(PoisonError::into_inner);
-        let ask = Ask::Claim(request);
-        let ask = match claimers.get(&lanes) {
-            Some(claimer) => match claimer.send(ask) {
-                Ok(()) => return,
-                Err(mpsc::error::SendError(ask)) => ask,
-            },
-            None => ask,
-        };
-        let (sender, inbox) = mpsc::unbounded_channel();
-        tokio::spawn(Claimer::new(self.clone(), &lanes, inbox).run());
-        // The claimer has just been started, and holds the other end.
-        drop(sender.send(ask));
-        claimers.insert(lanes, sender);
+    fn messages_of(&self, lanes: &[i64]) -> Arc<Waiters<Messages>> {
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        claims.of(lanes, || Messages::of(&self.hub, lanes))
     }
 
-    /// Removes a claimer that has nothing to do.
-    pub(crate) fn retire(&self, lanes: &[i64], idle: impl FnOnce() -> bool) -> bool {
-        let mut claimers = self.claimers.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle = idle();
-        if idle {
-            claimers.remove(lanes);
-        }
-        idle
+    pub(crate) fn keys_of(&self, lanes: &[i64]) -> Arc<Waiters<Keys>> {
+        let mut key_claims = self.key_claims.lock().unwrap_or_else(PoisonError::into_inner);
+        key_claims.of(lanes, || Keys::of(&self.hub, lanes))
     }
 
     /// Wakes whoever waits for what a verb made ready.

@@ -1,78 +1,149 @@
-//! The one who deals to the leases that wait at a desk.
+//! Leases that wait for messages of a queue, and one look for all of them.
 //!
-//! Invariants: he looks only where something may be; nobody waits while there is something anywhere; what he takes goes to
-//! those who wait, one message at a time in the order in which they came.
+//! Invariants: a look asks only partitions that may have messages; no lease waits while any partition has messages; messages are
+//! dealt one at a time in the order in which the leases came.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_all};
-use tenure_store::{Kind, Watch, deal};
+use futures_util::StreamExt as _;
+use futures_util::future::select_all;
+use futures_util::stream::FuturesUnordered;
+use tenure_store::{Error, Kind, Lease, Leased, Message, Round, Topic, Watch, deal};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::{Desk, Waiting, closing, tally};
-use crate::fault::Fault;
+use super::{Desk, closing, tally};
+use crate::fault::{Answer, Fault};
 
-/// Messages that one pass takes from one partition, unless a single lease wants more.
+/// Messages that one look takes from one partition, unless a single lease wants more.
 const PASS: usize = 4000;
 /// A store that takes longer over a look hangs, and counts as failing.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How soon waiting leases look again at stores that failed.
 const FAILING: Duration = Duration::from_millis(250);
 
-impl Desk {
-    /// Deals to waiting leases until the desk closes.
-    pub(crate) async fn deal(self: Arc<Self>) {
-        let mut watches: Vec<Option<Watch>> = self.parts.iter().map(|_| None).collect();
-        loop {
-            if self.state().closed {
-                return;
-            }
-            self.recover().await;
-            self.turn_away();
-            // What becomes ready from here on is noticed, whatever the pass misses.
-            self.watch(&mut watches).await;
-            while self.pass().await {}
-            if std::mem::take(&mut self.state().failed) {
-                // What failed just now fails again, and asking all the time would not help.
-                tokio::time::sleep(FAILING).await;
-                continue;
-            }
-            let stirred = tokio::select! {
-                () = self.bell.notified() => None,
-                n = self.stirred(&mut watches), if self.waiting() > 0 => Some(n),
-                () = tokio::time::sleep_until(self.next()) => None,
-            };
-            if let Some(n) = stirred {
-                self.state().tallies[n].stir();
+/// The messages of a queue, in all its partitions.
+#[derive(Default)]
+pub(crate) struct Leases {
+    /// One for each partition that could be watched so far.
+    watches: Mutex<Vec<Option<Watch>>>,
+}
+
+/// A lease that a client asks for.
+#[derive(Clone)]
+pub(crate) struct Wanted {
+    pub(crate) client: String,
+    pub(crate) batch: usize,
+}
+
+/// What a lease gets: messages of one partition.
+pub(crate) struct Hand {
+    desk: Arc<Desk>,
+    pub(crate) part: u32,
+    pub(crate) messages: Vec<Message>,
+}
+
+impl Leased for Hand {
+    /// Releases them as if they had never been leased.
+    async fn release(self) {
+        let Hand { desk, part, messages } = self;
+        let part = &desk.parts[part as usize];
+        let fences: Vec<_> = messages.iter().map(Message::fence).collect();
+        desk.ended(part, fences.iter().map(|fence| fence.id));
+        let put_back = async {
+            let (store, _) = part.open(&desk.name).await?;
+            part.member.watched(store.put_back(&fences).await)
+        };
+        match put_back.await {
+            Ok(_) => desk.returned(part, fences.len()),
+            Err(error) => {
+                let queue = &desk.name;
+                tracing::warn!(%error, queue, "could not release messages of a client that has gone; they become available when their leases expire");
             }
         }
     }
+}
 
-    /// Begins to watch the partitions that can be watched by now, once somebody waits.
-    async fn watch(&self, watches: &mut [Option<Watch>]) {
-        if self.waiting() == 0 {
-            return;
+impl Topic for Leases {
+    type Home = Desk;
+    type Want = Wanted;
+    type Answer = Answer<Lease<Hand>>;
+
+    async fn look(&self, desk: &Arc<Desk>, round: &mut Round<'_, Self>) -> bool {
+        if desk.is_closed() {
+            for n in round.open() {
+                round.answer(n, Err(closing()));
+            }
+            return false;
         }
-        for (n, part) in self.parts.iter().enumerate().filter(|(_, part)| part.member.is_up()) {
+        desk.recover().await;
+        // What becomes ready from here on is noticed, whatever the look misses.
+        self.watch(desk).await;
+        let more = desk.serve_all(round).await;
+        if desk.take_failed() {
+            // What failed just now fails again, and asking all the time would not help.
+            round.send();
+            tokio::time::sleep(FAILING).await;
+            return true;
+        }
+        more
+    }
+
+    async fn rest(&self, desk: &Arc<Desk>) -> Result<(), Error> {
+        let mut watches = self.watches.lock().await;
+        let stirred = tokio::select! {
+            n = desk.stirred(&mut watches) => Some(n),
+            () = tokio::time::sleep_until(desk.next()) => None,
+        };
+        if let Some(n) = stirred {
+            desk.state().tallies[n].stir();
+        }
+        Ok(())
+    }
+
+    fn nothing(&self) -> Self::Answer {
+        Err(Fault::retry("request timeout; no items are in the queue, try again"))
+    }
+
+    fn overdue(&self) -> Self::Answer {
+        Err(Fault::retry("request timeout; the store did not answer in time, try again"))
+    }
+
+    fn failure(&self, error: Error) -> Self::Answer {
+        Err(error.into())
+    }
+
+    #[cfg(feature = "test-hooks")]
+    async fn opened(&self, desk: &Arc<Desk>) {
+        desk.pass_gate().await.ok();
+    }
+}
+
+impl Leases {
+    /// Begins to watch the partitions that can be watched by now.
+    async fn watch(&self, desk: &Desk) {
+        let mut watches = self.watches.lock().await;
+        watches.resize_with(desk.parts.len(), || None);
+        for (n, part) in desk.parts.iter().enumerate().filter(|(_, part)| part.member.is_up()) {
             if watches[n].is_none()
-                && let Ok((store, queue)) = part.open(&self.name).await
+                && let Ok((store, queue)) = part.open(&desk.name).await
             {
                 watches[n] = Some(store.watch(&[queue.lanes[part.place]]));
-                self.state().tallies[n].stir();
+                desk.state().tallies[n].stir();
             }
         }
     }
+}
 
-    /// When the dealer has something to do, if nothing happens before.
+impl Desk {
+    /// When there is reason to look, if nothing happens before.
     fn next(&self) -> Instant {
-        let state = self.state();
-        let patience = state.waiting.iter().map(|lease| lease.until).min().filter(|_| !state.paused);
-        let lapse = state.tallies.iter().filter_map(|tally| tally.leases.next()).min();
-        let failing = self.parts.iter().any(|part| !part.member.is_up()) && !state.waiting.is_empty();
+        let lapse = self.state().tallies.iter().filter_map(|tally| tally.leases.next()).min();
+        let failing = self.parts.iter().any(|part| !part.member.is_up());
         let retry = failing.then(|| Instant::now() + FAILING);
         let far = Instant::now() + Duration::from_secs(3600);
-        patience.into_iter().chain(lapse).chain(retry).min().unwrap_or(far)
+        lapse.into_iter().chain(retry).min().unwrap_or(far)
     }
 
     /// Puts messages whose lease has run out to the tail.
@@ -84,7 +155,7 @@ impl Desk {
             let began = Instant::now();
             let recovered = async {
                 let (store, queue) = part.open(&self.name).await?;
-                // Where messages keep their place, the next look finds them there.
+                // Where messages keep their place, the look finds them there.
                 if !queue.settings.tail_on_expiry {
                     return Ok(1);
                 }
@@ -99,124 +170,81 @@ impl Desk {
                     tally.unleased += count;
                     tally.stir();
                 }
-                // Whoever looks after all queues meets them again.
+                // The walk over all queues meets them again.
                 Err(error) => tracing::warn!(%error, queue = self.name, "expired leases were not recovered"),
             }
         }
     }
 
-    /// Answers leases that may wait no longer, and forgets those whose client has gone.
-    fn turn_away(&self) {
-        let mut state = self.state();
-        if state.paused {
-            return;
-        }
-        let now = Instant::now();
-        for lease in std::mem::take(&mut state.waiting) {
-            if lease.reply.is_closed() {
-                state.clients.remove(&lease.client);
-            } else if lease.until <= now && lease.looked {
-                state.clients.remove(&lease.client);
-                drop(lease.reply.send(Err(Fault::retry("request timeout; no items are in the queue, try again"))));
-            } else {
-                state.waiting.push_back(lease);
-            }
-        }
-    }
-
-    /// Serves all waiting leases once; whether another pass may find more.
-    async fn pass(self: &Arc<Self>) -> bool {
-        let (leases, assigned) = {
-            let mut state = self.state();
-            if state.paused || state.closed || state.waiting.is_empty() {
-                return false;
-            }
-            let leases = std::mem::take(&mut state.waiting);
-            let batches: Vec<usize> = leases.iter().map(|lease| lease.batch).collect();
+    /// Serves the leases of a round once; whether another look may find more for the others.
+    async fn serve_all(self: &Arc<Self>, round: &mut Round<'_, Leases>) -> bool {
+        let assigned = {
+            let state = self.state();
+            let batches: Vec<usize> = round.asked.iter().map(|asked| asked.want.batch).collect();
             let up: Vec<bool> = self.parts.iter().map(|part| part.member.is_up()).collect();
-            (leases, tally::assign(&state.tallies, &up, &batches))
+            tally::assign(&state.tallies, &up, &batches)
         };
-        let count = leases.len();
-        let mut groups: Vec<Vec<Waiting>> = self.parts.iter().map(|_| Vec::new()).collect();
-        let mut left = Vec::new();
-        for (lease, part) in leases.into_iter().zip(assigned) {
-            match part {
-                Some(part) => groups[part].push(lease),
-                None => left.push(lease),
+        let mut groups: Vec<Vec<usize>> = self.parts.iter().map(|_| Vec::new()).collect();
+        for (lease, part) in assigned.into_iter().enumerate() {
+            if let Some(part) = part {
+                groups[part].push(lease);
             }
         }
-        let served = groups.into_iter().enumerate().filter(|(_, group)| !group.is_empty());
-        for rest in join_all(served.map(|(n, group)| self.serve(n, group))).await {
-            left.extend(rest);
+        let wanted: Vec<usize> = round.asked.iter().map(|asked| asked.want.batch).collect();
+        let groups = groups.into_iter().enumerate().filter(|(_, group)| !group.is_empty());
+        let mut served: FuturesUnordered<_> = groups.map(|(n, group)| self.serve(n, group, &wanted)).collect();
+        while let Some(answers) = served.next().await {
+            answers.into_iter().for_each(|(lease, answer)| round.answer(lease, answer));
+            round.send();
         }
-        // Nobody waits while there is something anywhere.
+        // No lease waits while any partition has messages.
         let order = tally::order(&self.state().tallies);
-        for n in order {
+        for n in order.into_iter().filter(|n| self.parts[*n].member.is_up()) {
+            let left = round.open();
             if left.is_empty() {
                 break;
             }
-            if self.parts[n].member.is_up() {
-                left = self.serve(n, left).await;
-            }
+            let answers = self.serve(n, left, &wanted).await;
+            answers.into_iter().for_each(|(lease, answer)| round.answer(lease, answer));
         }
-        let mut state = self.state();
-        // Closed meanwhile: nobody will come back for those in hand.
-        if state.closed {
-            for lease in left {
-                drop(lease.reply.send(Err(closing())));
-            }
-            return false;
-        }
-        let more = !left.is_empty() && left.len() < count && state.tallies.iter().any(|tally| tally.maybe);
-        for lease in left.into_iter().rev() {
-            state.waiting.push_front(Waiting { looked: true, ..lease });
-        }
-        more
+        let left = round.open().len();
+        left > 0 && left < round.asked.len() && self.state().tallies.iter().any(|tally| tally.maybe)
     }
 
-    /// Takes from one partition for some leases, deals, and returns those who got nothing.
-    async fn serve(self: &Arc<Self>, n: usize, leases: Vec<Waiting>) -> Vec<Waiting> {
+    /// Takes from one partition for some leases, which want so many each, and deals. The answers to those who get something.
+    async fn serve(
+        self: &Arc<Self>,
+        n: usize,
+        leases: Vec<usize>,
+        wanted: &[usize],
+    ) -> Vec<(usize, Answer<Lease<Hand>>)> {
         let part = &self.parts[n];
         let stamp = self.state().tallies[n].stamp;
-        let largest = leases.iter().map(|lease| lease.batch).max().unwrap_or(0);
-        let wanted = leases.iter().map(|lease| lease.batch).sum::<usize>().min(PASS.max(largest));
+        let rooms: Vec<usize> = leases.iter().map(|lease| wanted[*lease]).collect();
+        let largest = rooms.iter().copied().max().unwrap_or(0);
+        let most = rooms.iter().sum::<usize>().min(PASS.max(largest));
         let taken = async {
             let (store, queue) = part.open(&self.name).await?;
-            part.member.within(PATIENCE, store.take(queue.lanes[part.place], wanted)).await
+            part.member.within(PATIENCE, store.take(queue.lanes[part.place], most)).await
         };
         let messages = match taken.await {
             Ok(messages) => messages,
             Err(error) => {
                 tracing::warn!(%error, queue = self.name, partition = part.number, "nothing could be leased here");
-                let mut state = self.state();
                 // This server will never lease from there again: the clients have to ask another one.
                 if error.kind() == Kind::SchemaNewer {
-                    for lease in leases {
-                        state.clients.remove(&lease.client);
-                        drop(lease.reply.send(Err(Fault::too_old())));
-                    }
-                    return Vec::new();
+                    return leases.into_iter().map(|lease| (lease, Err(Fault::too_old()))).collect();
                 }
+                let mut state = self.state();
                 state.tallies[n].maybe &= error.kind() != Kind::Unavailable;
                 state.failed = true;
-                drop(state);
-                return leases;
+                return Vec::new();
             }
         };
-        self.state().tallies[n].taken(wanted, &messages, stamp);
-        let rooms: Vec<usize> = leases.iter().map(|lease| lease.batch).collect();
-        let mut left = Vec::new();
-        for (lease, hand) in leases.into_iter().zip(deal(messages, &rooms)) {
-            if hand.is_empty() {
-                left.push(lease);
-                continue;
-            }
-            self.state().clients.remove(&lease.client);
-            if let Err(Ok((part, messages))) = lease.reply.send(Ok((part.number, hand))) {
-                self.give_back(part, messages);
-            }
-        }
-        left
+        self.state().tallies[n].taken(most, &messages, stamp);
+        let hands = leases.into_iter().zip(deal(messages, &rooms)).filter(|(_, hand)| !hand.is_empty());
+        let hand = |messages| Hand { desk: self.clone(), part: part.number, messages };
+        hands.map(|(lease, messages)| (lease, Ok(Lease::new(hand(messages))))).collect()
     }
 
     /// The first partition in which something may have become ready. One whose store fails is not asked.

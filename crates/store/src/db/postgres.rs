@@ -31,10 +31,10 @@ use super::guard::Guard;
 use super::{Act, Conn, List};
 use crate::dsn::PostgresDsn;
 use crate::error::{Error, Kind, Result};
-use crate::news::Outbox;
 use crate::sql::{Statement, conditions, highest_parameter, rendered, without};
 use crate::value::{Column, Row, Value};
-use crate::wake::channel;
+use crate::wait::hub::channel;
+use crate::wait::news::Outbox;
 
 /// How much longer a statement's answer is waited for here than at the server, whose answer says more.
 const GRACE: Duration = Duration::from_secs(3);

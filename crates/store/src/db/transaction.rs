@@ -15,7 +15,6 @@ use super::{Conn, Db};
 #[cfg(any(feature = "sqlite", feature = "turso"))]
 use crate::error::Error;
 use crate::error::{Kind, Result};
-use crate::news::{News, Outbox, Topic};
 use crate::ops::enqueue::{Entry, enqueue};
 use crate::ops::finish::{Finish, Verb, finish};
 #[cfg(feature = "sqlite")]
@@ -24,6 +23,7 @@ use crate::sql::LANE_LOCK;
 use crate::store::Store;
 use crate::types::{Answer, Enqueued, Fence, NewMessage, Queue};
 use crate::value::Value;
+use crate::wait::news::{News, Outbox, Topic};
 
 impl Store {
     /// Enqueues messages in a transaction of the caller's on the same database.

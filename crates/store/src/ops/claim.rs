@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::clock::{Clock, micros};
-use crate::cursor::Look;
 use crate::db::{Conn, decode};
 use crate::error::{Error, Kind, Result};
 use crate::ops::{message, rows};
 use crate::sql::{Dialect, LANE_FLOOR, MESSAGE_ASSIGN, MESSAGE_CLAIM, Statement, WORKER_READY};
 use crate::types::Message;
 use crate::value::{Fields, Row, Value};
+use crate::wait::cursor::Look;
 
 /// A message that was just leased.
 #[derive(Debug)]

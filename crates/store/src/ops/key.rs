@@ -9,11 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
-
 use crate::calls::Attempt;
-use crate::claimer::MET;
 use crate::clock::{Clock, micros};
 use crate::db::{Conn, decode};
 use crate::error::Result;
@@ -22,11 +18,11 @@ use crate::ops::finish::{Finish, Verb, finish};
 use crate::ops::queue::check_duration;
 use crate::ops::worker::worker_stopped;
 use crate::ops::{no_lane, reserve_one};
-use crate::receipt::{Receipt, Return};
 use crate::sql::*;
-use crate::store::{Shared, Store};
+use crate::store::{Shared, Store, after};
 use crate::types::{Answer, Fence, KeyBatch, Micros};
 use crate::value::{Column, Value};
+use crate::wait::messages::MET;
 
 /// Messages in one batch. A key of 100,000 messages was leased whole before: 450 MB and 3.4 s to the first delivery.
 const ROWS: usize = 256;
@@ -47,45 +43,12 @@ impl Store {
         wait: Duration,
     ) -> Result<Option<KeyBatch>> {
         lease.map_or(Ok(()), |lease| check_duration("the lease", lease))?;
-        let hub = &self.shared().hub;
-        let woken = Arc::new(Notify::new());
-        for lane in lanes.iter().filter(|_| !wait.is_zero()) {
-            hub.subscribe_keys(*lane, &woken);
+        if lanes.is_empty() {
+            return Ok(None);
         }
-        let mut clock_moved = hub.clock.watch();
-        let started = Instant::now();
-        loop {
-            let (reply, answer) = oneshot::channel();
-            // A task of its own: a lease whose caller has gone is given back, not left to expire.
-            let (shared, owned) = (self.shared().clone(), lanes.to_vec());
-            let task = self.shared().returns.begin();
-            tokio::spawn(async move {
-                let result = shared.claim_free_key(&owned, lease, worker).await;
-                if let Err(Ok(KeyLook::Held(batch))) = reply.send(result) {
-                    shared.give_key_back(&batch, task);
-                }
-            });
-            let back = |look| {
-                if let KeyLook::Held(batch) = look {
-                    self.shared().give_key_back(&batch, self.shared().returns.begin());
-                }
-            };
-            let next = match Receipt::new(answer, back).wait().await? {
-                KeyLook::Held(batch) => return Ok(Some(batch)),
-                KeyLook::Empty(next) => next,
-            };
-            let left = wait.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            let _waiting = hub.wait();
-            let sleep = hub.poll_interval().min(next.unwrap_or(Duration::MAX)).min(left);
-            tokio::select! {
-                () = woken.notified() => {}
-                () = clock_moved.wait() => {}
-                () = tokio::time::sleep(sleep) => {}
-            }
-        }
+        let shared = self.shared();
+        let held = shared.keys_of(lanes).wait(shared, (lease, worker), after(wait)).await?;
+        Ok(held.map(|held| held.keep().it))
     }
 
     /// Completes every message of a key's batch and ends the lease.
@@ -140,7 +103,7 @@ enum KeyEnd {
 }
 
 /// What a look for a free key found.
-enum KeyLook {
+pub(crate) enum KeyLook {
     Held(KeyBatch),
     /// No key is free; one may be after this long, if it is known.
     Empty(Option<Duration>),
@@ -149,7 +112,7 @@ enum KeyLook {
 impl Shared {
     /// Leases the first free key of these lanes that can be had now. It buries dead messages that it meets on the way; when
     /// there are many, they are buried beside the claims, which skip them meanwhile.
-    async fn claim_free_key(
+    pub(crate) async fn claim_free_key(
         self: &Arc<Self>,
         lanes: &[i64],
         lease: Option<Duration>,
@@ -199,16 +162,9 @@ impl Shared {
         Ok(answer)
     }
 
-    /// Gives back a key that was leased for a caller who has gone: no handler has seen its messages.
-    fn give_key_back(self: &Arc<Self>, batch: &KeyBatch, task: Return) {
-        let (shared, token) = (self.clone(), batch.token);
-        tokio::spawn(async move {
-            let end = KeyEnd::Release { delay: Duration::ZERO, seen: i64::MIN };
-            if let Err(error) = shared.end_key(token, end).await {
-                tracing::warn!(%error, "could not release a key whose caller has gone; it is free when its lease expires");
-            }
-            drop(task);
-        });
+    /// Releases a key of which no handler has seen a message.
+    pub(crate) async fn release_key(&self, token: i64) -> Result<Answer> {
+        self.end_key(token, KeyEnd::Release { delay: Duration::ZERO, seen: i64::MIN }).await
     }
 }
 

@@ -8,26 +8,22 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::Rng as _;
-use tokio::sync::oneshot;
-
-use crate::bell::{Dismissal, Next};
 use crate::clock::micros;
 use crate::combine::Flush;
 use crate::db::{Conn, List, decode};
 use crate::error::{Error, Kind, Result, invalid};
 use crate::ops::check_text;
 use crate::ops::queue::check_duration;
-use crate::receipt::Receipt;
-use crate::sql::{
-    Statement, TURN_ABANDON, TURN_ACK, TURN_DROP, TURN_ENQUEUE, TURN_FETCH, TURN_NEXT, TURN_PARK, TURN_RENEW,
-};
+use crate::sql::{Statement, TURN_ABANDON, TURN_ACK, TURN_DROP, TURN_ENQUEUE, TURN_FETCH, TURN_PARK, TURN_RENEW};
 use crate::store::{Shared, Store, after};
 use crate::types::{
     Acked, HistoryEvent, KeptValue, Known, NewTurnMessage, NewWork, Turn, TurnAck, TurnClaim, TurnMessage, TurnToken,
     ValueChange,
 };
 use crate::value::{Column, Row, Value};
+use crate::wait::times::Next;
+use crate::wait::turns::TurnWant;
+use rand::Rng as _;
 
 /// The parts of an answer, as the statements number them.
 const INSTANCE: i64 = 0;
@@ -40,14 +36,6 @@ const STRAY_FIRST: Duration = Duration::from_secs(1);
 const STRAY_MOST: Duration = Duration::from_secs(60);
 /// How often a parked message is looked at before it is dropped: about eleven minutes.
 const STRAY_LOOKS: i64 = 16;
-
-/// A fetch that looks; those that look at the same time share a statement.
-#[derive(Clone)]
-pub(crate) struct TurnLook {
-    lease: Duration,
-    pinned: Option<(i64, i64)>,
-    known: Vec<Known>,
-}
 
 /// A turn that ends; those that end at the same time share a transaction.
 pub(crate) type EndedTurn = (TurnToken, TurnAck);
@@ -79,25 +67,16 @@ impl Store {
 
     /// Leases an instance that has messages: at once if there is one, else as soon as there is, else none when the wait is
     /// over. `known` is asked, before every look, for histories that need not be sent again.
-    pub async fn turn_fetch(&self, claim: &TurnClaim, known: impl Fn() -> Vec<Known> + Sync) -> Result<Option<Turn>> {
+    pub async fn turn_fetch(
+        &self,
+        claim: &TurnClaim,
+        known: impl Fn() -> Vec<Known> + Send + Sync + 'static,
+    ) -> Result<Option<Turn>> {
         check_duration("the lease", claim.lease)?;
-        let hub = &self.shared().hub;
-        let look = || async {
-            let (reply, answer) = oneshot::channel();
-            // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
-            let (shared, looks) = (self.shared().clone(), self.combiners().turn_looks.clone());
-            let look = TurnLook { lease: claim.lease, pinned: claim.pinned, known: known() };
-            tokio::spawn(async move {
-                let looked = looks.call(vec![look], 0).await.map(|mut turns| turns.pop().flatten());
-                if let Err(Ok(Some(turn))) = reply.send(looked) {
-                    shared.give_turn_back(turn);
-                }
-            });
-            let back = |turn: Option<Turn>| turn.into_iter().for_each(|turn| self.shared().give_turn_back(turn));
-            Receipt::new(answer, back).wait().await
-        };
-        let next = |since| self.shared().next(TURN_NEXT, since);
-        hub.turns.wait(hub, &claim.pinned, after(claim.wait), Dismissal::Ignored, look, next).await
+        let shared = self.shared();
+        let want = TurnWant { lease: claim.lease, pinned: claim.pinned, known: Arc::new(known) };
+        let held = shared.hub.turns.wait(shared, want, after(claim.wait)).await?;
+        Ok(held.map(|held| held.keep().it))
     }
 
     /// Ends a turn: everything in `ack` is committed, its messages are gone, the instance is free.
@@ -108,21 +87,20 @@ impl Store {
         if ack.events.iter().any(|event| event.id <= 0) {
             return Err(invalid("an event has no number: its writer must give it one"));
         }
-        let hub = &self.shared().hub;
-        let news = News::of(&ack, hub.clock.fixed_now());
         let bytes = ack.events.iter().map(|event| event.data.len()).sum();
         let acked = self.combiners().turn_acks.call(vec![(token.clone(), ack)], bytes).await;
-        let (done, already, more) = acked.map_err(|error| match error.kind() {
+        let (done, already, _) = acked.map_err(|error| match error.kind() {
             Kind::AlreadyExists => {
                 let message = format!("instance '{}' already has one of these events", token.instance);
                 Error::new(Kind::AlreadyExists, message).with_source(error)
             }
             _ => error,
         })?[0];
-        hub.turn_ends(&token.instance, more);
-        let Some((born, turns)) = done else { return Ok(if already { Acked::Already } else { Acked::Lost }) };
-        news.tell(hub);
-        Ok(Acked::Done { born, turns })
+        Ok(match done {
+            Some((born, turns)) => Acked::Done { born, turns },
+            None if already => Acked::Already,
+            None => Acked::Lost,
+        })
     }
 
     /// Gives a turn back: its messages can be fetched again, at once or after `delay`, and this fetch counts or not.
@@ -193,7 +171,7 @@ impl Shared {
         act.await
     }
 
-    async fn abandon_turn(&self, token: &TurnToken, delay: Option<Duration>, uncount: bool) -> Result<bool> {
+    pub(crate) async fn abandon_turn(&self, token: &TurnToken, delay: Option<Duration>, uncount: bool) -> Result<bool> {
         let params = [
             self.hub.clock.value(),
             token.instance.as_str().into(),
@@ -214,16 +192,6 @@ impl Shared {
         }
         Ok(done)
     }
-
-    /// A turn that nobody waits for any more goes back as if it had not been fetched.
-    fn give_turn_back(self: &Arc<Self>, turn: Turn) {
-        let shared = self.clone();
-        tokio::spawn(async move {
-            if let Err(error) = shared.abandon_turn(&turn.token, None, true).await {
-                tracing::debug!(%error, "a turn was not given back: its lease will run out");
-            }
-        });
-    }
 }
 
 /// A token that nobody has: positive, because SQLite marks what is being ended with its negative; and with room above,
@@ -232,46 +200,36 @@ pub(crate) fn new_token() -> i64 {
     rand::rng().random_range(1..=i64::MAX / 2)
 }
 
-/// Leases turns for merged looks: one statement for those that ask for the same.
-pub(crate) fn turn_look_flush(shared: Arc<Shared>) -> Flush<TurnLook, Option<Turn>> {
-    Arc::new(move |looks| {
-        let shared = shared.clone();
-        Box::pin(async move {
-            let mut answers: Vec<Option<Turn>> = looks.iter().map(|_| None).collect();
-            let mut left: Vec<usize> = (0..looks.len()).collect();
-            while let Some(first) = left.first().map(|at| &looks[*at]) {
-                let same = |at: &usize| (looks[*at].lease, looks[*at].pinned) == (first.lease, first.pinned);
-                let (alike, others): (Vec<usize>, Vec<usize>) = left.iter().partition(|at| same(at));
-                let found = shared.take_turns(first, alike.len()).await;
-                // What was leased before a failure is handed out all the same.
-                let turns = if answers.iter().any(Option::is_some) { found.unwrap_or_default() } else { found? };
-                for (at, turn) in alike.into_iter().zip(turns) {
-                    shared.hub.turn_begins(&turn.token.instance, first.lease);
-                    answers[at] = Some(turn);
-                }
-                left = others;
-            }
-            Ok(answers)
-        })
-    })
-}
-
 impl Shared {
-    async fn take_turns(&self, look: &TurnLook, count: usize) -> Result<Vec<Turn>> {
-        let clock = self.hub.clock.value();
-        let look = look.clone();
-        self.hub.db.write(move |conn| Box::pin(async move { take_turns(conn, clock, look, count).await })).await
+    /// Leases turns for so many fetches that ask for the same.
+    pub(crate) async fn take_turns(&self, want: &TurnWant, count: usize) -> Result<Vec<Turn>> {
+        let (clock, lease, pinned, known) = (self.hub.clock.value(), want.lease, want.pinned, (want.known)());
+        let act = self
+            .hub
+            .db
+            .write(move |conn| Box::pin(async move { take_turns(conn, clock, (lease, pinned), known, count).await }));
+        let turns = act.await?;
+        for turn in &turns {
+            self.hub.turn_begins(&turn.token.instance, lease);
+        }
+        Ok(turns)
     }
 }
 
 /// Up to so many turns. A statement may return fewer than there are: it is asked again while it says so.
-async fn take_turns(conn: &mut Conn<'_>, clock: Value, look: TurnLook, count: usize) -> Result<Vec<Turn>> {
-    let (least, most) = look.pinned.unzip();
+async fn take_turns(
+    conn: &mut Conn<'_>,
+    clock: Value,
+    (lease, pinned): (Duration, Option<(i64, i64)>),
+    known: Vec<Known>,
+    count: usize,
+) -> Result<Vec<Turn>> {
+    let (least, most) = pinned.unzip();
     let list: List = vec![
-        look.known.iter().map(|known| known.instance.clone()).collect(),
-        look.known.iter().map(|known| known.born).collect(),
-        look.known.iter().map(|known| known.execution).collect(),
-        look.known.iter().map(|known| known.last).collect(),
+        known.iter().map(|known| known.instance.clone()).collect(),
+        known.iter().map(|known| known.born).collect(),
+        known.iter().map(|known| known.execution).collect(),
+        known.iter().map(|known| known.last).collect(),
     ];
     let lists = [list];
     let mut turns: Vec<Turn> = Vec::with_capacity(count);
@@ -280,7 +238,7 @@ async fn take_turns(conn: &mut Conn<'_>, clock: Value, look: TurnLook, count: us
         let fixed = [
             clock.clone(),
             Value::Int(token),
-            Value::Int(micros(look.lease)),
+            Value::Int(micros(lease)),
             least.into(),
             most.into(),
             Value::Int(wanted),
@@ -359,8 +317,11 @@ pub(crate) fn turn_ack_flush(shared: Arc<Shared>) -> Flush<EndedTurn, AckedTurn>
                 let (batch, rest): (Vec<_>, Vec<_>) =
                     left.into_iter().partition(|(_, (token, _))| seen.insert(token.instance.clone()));
                 left = rest;
-                let at: HashMap<String, usize> =
-                    batch.iter().map(|(at, (token, _))| (token.instance.clone(), *at)).collect();
+                let fixed_now = shared.hub.clock.fixed_now();
+                let mut told: HashMap<String, (usize, News)> = batch
+                    .iter()
+                    .map(|(at, (token, ack))| (token.instance.clone(), (*at, News::of(ack, fixed_now))))
+                    .collect();
                 let (fixed, lists) = bind_acks(batch, shared.hub.clock.value());
                 let act = shared.hub.db.write(move |conn| {
                     Box::pin(async move {
@@ -371,10 +332,15 @@ pub(crate) fn turn_ack_flush(shared: Arc<Shared>) -> Flush<EndedTurn, AckedTurn>
                     })
                 });
                 for (instance, acked) in act.await? {
-                    if let Some(at) = at.get(&instance) {
-                        answers[*at] = acked;
+                    let Some((at, news)) = told.remove(&instance) else { continue };
+                    let (done, _, more) = acked;
+                    shared.hub.turn_ends(&instance, more);
+                    if done.is_some() {
+                        news.tell(&shared.hub);
                     }
+                    answers[at] = acked;
                 }
+                told.into_keys().for_each(|instance| shared.hub.turn_ends(&instance, false));
             }
             Ok(answers)
         })
@@ -519,7 +485,7 @@ impl News {
         }
     }
 
-    fn tell(self, hub: &crate::wake::Hub) {
+    fn tell(self, hub: &crate::wait::hub::Hub) {
         for instance in self.instances {
             hub.turn_ready(&instance);
         }

@@ -7,23 +7,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
-use crate::bell::Dismissal;
 use crate::clock::micros;
 use crate::combine::Flush;
 use crate::db::{Conn, decode};
 use crate::error::{Result, invalid};
 use crate::ops::queue::check_duration;
 use crate::ops::turn::new_token;
-use crate::receipt::Receipt;
-use crate::sql::{
-    SESSION_PRUNE, SESSION_RENEW, WORK_ABANDON, WORK_ACK, WORK_ENQUEUE, WORK_FETCH, WORK_NEXT, WORK_RENEW,
-};
-use crate::stock::KEPT;
+use crate::sql::{SESSION_PRUNE, SESSION_RENEW, WORK_ABANDON, WORK_ACK, WORK_ENQUEUE, WORK_FETCH, WORK_RENEW};
 use crate::store::{Shared, Store, after};
 use crate::types::{NewWork, Work, WorkClaim, WorkFilter, WorkToken};
 use crate::value::{Column, Row, Value};
+use crate::wait::lease::Held;
+use crate::wait::prefetch::KEPT;
 
 /// An activity that ends, and the message that tells its instance so.
 #[derive(Clone, Debug)]
@@ -68,41 +63,17 @@ impl Store {
         if claim.filter.tags.len() > WorkFilter::TAGS {
             return Err(invalid(format!("a worker can name at most {} tags", WorkFilter::TAGS)));
         }
-        let hub = &self.shared().hub;
-        let class = (claim.filter.clone(), claim.session.is_some());
-        // A runtime whose sessions are all in use fetches without sessions, and asks for them again only with its next fetch.
-        let dismissal = if claim.session.is_some() { Dismissal::Ignored } else { Dismissal::Heeded };
-        let mut first = claim.session.is_some();
-        let look = || {
-            let announces = std::mem::take(&mut first);
-            async move {
-                let found = self.look_for_work(claim).await?;
-                if announces && !found.as_ref().is_some_and(|work| work.in_session) {
-                    hub.work.dismiss();
-                }
-                Ok(found)
+        let shared = self.shared();
+        let work = &shared.hub.work;
+        if let Some(kept) = shared.prefetch.take(claim) {
+            if claim.session.is_some() {
+                work.topic.end_waits_without_sessions(&shared.hub);
             }
-        };
-        let next = |since| self.shared().next(WORK_NEXT, since);
-        hub.work.wait(hub, &class, after(claim.wait), dismissal, look, next).await
-    }
-
-    async fn look_for_work(&self, claim: &WorkClaim) -> Result<Option<Work>> {
-        if let Some(work) = self.shared().stock.take(claim) {
-            return Ok(Some(work));
+            return Ok(Some(kept.keep().it));
         }
-        let (reply, answer) = oneshot::channel();
-        // A task of its own: a lease that its caller no longer waits for is given back, not left to run out.
-        let (shared, looks) = (self.shared().clone(), self.combiners().work_looks.clone());
-        let look = claim.clone();
-        tokio::spawn(async move {
-            let looked = looks.call(vec![look], 0).await.map(|mut work| work.pop().flatten());
-            if let Err(Ok(Some(work))) = reply.send(looked) {
-                shared.give_work_back(work.token);
-            }
-        });
-        let back = |work: Option<Work>| work.into_iter().for_each(|work| self.shared().give_work_back(work.token));
-        Receipt::new(answer, back).wait().await
+        let until = work.topic.patience(claim, after(claim.wait));
+        let held = work.wait(shared, claim.clone(), until).await?;
+        Ok(held.map(|held| held.keep().it))
     }
 
     /// Ends an activity; with a completion, which is an instance and what to tell it. Whether the lease was still there.
@@ -156,7 +127,8 @@ impl Store {
 }
 
 impl Shared {
-    async fn take_work(&self, claim: &WorkClaim, count: usize) -> Result<Vec<Work>> {
+    /// Leases activities for so many fetches that ask for the same.
+    pub(crate) async fn take_work(&self, claim: &WorkClaim, count: usize) -> Result<Vec<Work>> {
         let (clock, claim) = (self.hub.clock.value(), claim.clone());
         let act =
             self.hub.db.write(move |conn| Box::pin(async move { take_work(conn, clock, &claim, count).await })).await;
@@ -165,7 +137,7 @@ impl Shared {
         Ok(work)
     }
 
-    async fn abandon_work(&self, token: WorkToken, delay: Option<Duration>, uncount: bool) -> Result<bool> {
+    pub(crate) async fn abandon_work(&self, token: WorkToken, delay: Option<Duration>, uncount: bool) -> Result<bool> {
         let params = [
             self.hub.clock.value(),
             Value::Int(token.id),
@@ -195,59 +167,21 @@ impl Shared {
             return (WorkClaim::default(), 0);
         };
         let same = claims().filter(|claim| claim.lease == first.lease && claim.filter == first.filter).count();
-        (first.clone(), self.stock.room(first, same))
+        (first.clone(), self.prefetch.room(first, same))
     }
 
-    /// Keeps activities for the fetches that are sure to come, and gives back what nobody came for.
+    /// Keeps activities for the fetches that are sure to come, and releases what no fetch came for.
     fn keep(self: &Arc<Self>, claim: &WorkClaim, work: Vec<Work>) {
         if work.is_empty() {
             return;
         }
-        self.stock.put(claim, work);
+        self.prefetch.put(claim, work.into_iter().map(|work| Held::lease(self, work)));
         let shared = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(KEPT).await;
-            for work in shared.stock.stale(KEPT) {
-                shared.give_work_back(work.token);
-            }
+            drop(shared.prefetch.stale(KEPT));
         });
     }
-
-    fn give_work_back(self: &Arc<Self>, token: WorkToken) {
-        let shared = self.clone();
-        tokio::spawn(async move {
-            if let Err(error) = shared.abandon_work(token, None, true).await {
-                tracing::debug!(%error, "an activity was not given back: its lease will run out");
-            }
-        });
-    }
-}
-
-/// Leases activities for merged looks: one statement for those that ask for the same. Owners of sessions differ, so while
-/// there are activities of sessions each look is by itself.
-pub(crate) fn work_look_flush(shared: Arc<Shared>) -> Flush<WorkClaim, Option<Work>> {
-    Arc::new(move |looks| {
-        let shared = shared.clone();
-        Box::pin(async move {
-            let mut answers: Vec<Option<Work>> = looks.iter().map(|_| None).collect();
-            let mut left: Vec<usize> = (0..looks.len()).collect();
-            while let Some(first) = left.first().map(|at| &looks[*at]) {
-                let apart = looks.len() == 1 || shared.hub.sessions.load(Ordering::Relaxed);
-                let same = |at: usize| (looks[at].lease, &looks[at].filter) == (first.lease, &first.filter);
-                let alike: Vec<usize> =
-                    if apart { vec![left[0]] } else { left.iter().copied().filter(|at| same(*at)).collect() };
-                let free = WorkClaim { session: None, ..first.clone() };
-                let found = shared.take_work(if apart { first } else { &free }, alike.len()).await;
-                // What was leased before a failure is handed out all the same.
-                let work = if answers.iter().any(Option::is_some) { found.unwrap_or_default() } else { found? };
-                left.retain(|at| !alike.contains(at));
-                for (at, work) in alike.into_iter().zip(work) {
-                    answers[at] = Some(work);
-                }
-            }
-            Ok(answers)
-        })
-    })
 }
 
 /// Up to so many activities, and whether there are any of sessions. A statement may return fewer than there are: it is asked

@@ -1,33 +1,32 @@
-//! One claimer per process and set of lanes: it merges concurrent claims, deals out what it gets, and parks the rest.
+//! Claims of messages: concurrent claims of the same lanes share their looks, whatever their workers and leases.
 //!
-//! Invariants: waiting claims cost no database work until there is reason to look; messages are dealt one at a time,
-//! round-robin, so that no waiting claim is starved by a greedy one; what was leased for a caller that has gone is given
-//! back at once, uncounted; a message without attempts or time left is buried and never delivered; a claim of a stopped
-//! worker leases nothing and ends with an error.
+//! Invariants: messages are dealt one at a time, round-robin, so that no waiting claim is starved by a greedy one; a message
+//! without attempts or time left is buried and never delivered; a claim of a stopped worker leases nothing and ends with an
+//! error.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::clock::{Moved, micros};
-use crate::cursor::Leased;
 use crate::db::Conn;
 use crate::error::{Error, Result};
-use crate::offer::Offer;
 use crate::ops::claim::{self, Batch, Terms, Wanted};
 use crate::ops::finish::{Finish, Verb, finish, is_one_statement};
 use crate::ops::lifecycle::{ALL, burial};
 use crate::ops::no_lane;
 use crate::ops::worker::worker_stopped;
-use crate::receipt::Return;
 use crate::sql::LANE_CHECK;
 use crate::store::Shared;
 use crate::types::{Message, Micros};
 use crate::value::Value;
-use crate::wake::Lane;
+use crate::wait::cursor::Scanned;
+use crate::wait::hub::{Hub, Lane};
+use crate::wait::lease::{Held, Lease, Leased};
+use crate::wait::waiters::{Asked, Round, Topic, Waiters, overdue};
 
 /// Messages in one claim statement.
 const PASS: usize = 1000;
@@ -35,235 +34,39 @@ const PASS: usize = 1000;
 pub(crate) const MET: usize = 32;
 /// How often a claim that waits asks whether its worker was stopped.
 const WORKER_CHECK_EVERY: Duration = Duration::from_secs(1);
-/// A claimer that nobody uses ends after this long.
-const IDLE: Duration = Duration::from_secs(60);
 
-/// A caller's claim, on its way to the claimer.
-pub(crate) struct Request {
-    pub(crate) limit: usize,
-    pub(crate) terms: Terms,
-    /// Until when the caller is willing to wait.
-    pub(crate) until: Instant,
-    /// When its worker was last found not to be stopped.
-    pub(crate) worker_checked: Option<Instant>,
-    pub(crate) reply: oneshot::Sender<Result<Vec<Message>>>,
+/// The messages of some lanes.
+pub(crate) struct Messages {
+    pub(crate) lanes: Vec<Arc<Lane>>,
+    /// Which lane the next look begins with, so that every lane is first in turn.
+    turn: AtomicUsize,
+    /// When workers of waiting claims were last found not to be stopped.
+    workers_checked: Mutex<HashMap<i64, Instant>>,
+    clock_moved: Mutex<Moved>,
 }
 
-/// What a claimer is asked.
-pub(crate) enum Ask {
-    Claim(Request),
-    /// To forget claims whose callers have gone, and to say so when no message can be leased for them any more.
-    Forget(oneshot::Sender<()>),
-}
-
-/// A message that was leased for a claim on these terms as it was enqueued.
-pub(crate) struct Handed {
-    pub(crate) terms: Terms,
-    pub(crate) message: Message,
-    pub(crate) task: Return,
-}
-
-pub(crate) struct Claimer {
-    shared: Arc<Shared>,
-    lanes: Vec<Arc<Lane>>,
-    /// Where the next pass begins, so that every lane is first in turn.
-    turn: usize,
-    inbox: mpsc::UnboundedReceiver<Ask>,
-    woken: Arc<Notify>,
-    clock_moved: Moved,
-    waiting: VecDeque<Request>,
-    /// Messages that enqueues of this process have leased for a claim that waits here.
-    handed: mpsc::UnboundedReceiver<Handed>,
-    hands: mpsc::UnboundedSender<Handed>,
-}
-
-impl Claimer {
-    pub(crate) fn new(shared: Arc<Shared>, lanes: &[i64], inbox: mpsc::UnboundedReceiver<Ask>) -> Self {
-        let woken = Arc::new(Notify::new());
-        for lane in lanes {
-            shared.hub.subscribe(*lane, &woken);
+impl Messages {
+    pub(crate) fn of(hub: &Hub, lanes: &[i64]) -> Arc<Waiters<Self>> {
+        let waiters = Waiters::new(Messages {
+            lanes: lanes.iter().map(|lane| hub.lane(*lane)).collect(),
+            turn: AtomicUsize::new(0),
+            workers_checked: Mutex::default(),
+            clock_moved: Mutex::new(hub.clock.watch()),
+        });
+        for lane in &waiters.topic.lanes {
+            lane.state().claims.add(&waiters);
         }
-        let lanes = lanes.iter().map(|lane| shared.hub.lane(*lane)).collect();
-        let clock_moved = shared.hub.clock.watch();
-        let (hands, handed) = mpsc::unbounded_channel();
-        Claimer { shared, lanes, turn: 0, inbox, woken, clock_moved, waiting: VecDeque::new(), handed, hands }
+        waiters
     }
 
-    pub(crate) async fn run(mut self) {
-        loop {
-            if self.waiting.is_empty() {
-                tokio::select! {
-                    ask = self.inbox.recv() => match ask {
-                        Some(ask) => self.receive(ask),
-                        None => return,
-                    },
-                    Some(handed) = self.handed.recv() => self.deliver(handed),
-                    () = tokio::time::sleep(IDLE) => if self.retire() { return },
-                }
-            }
-            while let Ok(ask) = self.inbox.try_recv() {
-                self.receive(ask);
-            }
-            while let Ok(handed) = self.handed.try_recv() {
-                self.deliver(handed);
-            }
-            self.waiting.retain(|request| !request.reply.is_closed());
-            let more = self.pass().await;
-            self.dismiss_stopped().await;
-            self.turn_away();
-            if !more && !self.waiting.is_empty() && !self.park().await {
-                return;
-            }
-        }
-    }
-
-    /// Not to be called while an offer stands: enqueues could lease messages for claims that are forgotten here.
-    fn receive(&mut self, ask: Ask) {
-        match ask {
-            Ask::Claim(request) => self.waiting.push_back(request),
-            Ask::Forget(forgotten) => {
-                self.waiting.retain(|request| !request.reply.is_closed());
-                let _gone = forgotten.send(());
-            }
-        }
-    }
-
-    /// Ends for want of work, unless a request has just come in.
-    fn retire(&mut self) -> bool {
-        let lanes: Vec<i64> = self.lanes.iter().map(|lane| lane.id).collect();
-        let retired = self.shared.retire(&lanes, || self.inbox.is_empty());
-        if retired {
-            self.handed.close();
-            while let Ok(handed) = self.handed.try_recv() {
-                self.deliver(handed);
-            }
-        }
-        retired
-    }
-
-    /// Gives a message that was leased as it was enqueued to the first claim with its terms.
-    fn deliver(&mut self, Handed { terms, message, task }: Handed) {
-        let mut hand = vec![message];
-        while let Some(n) = self.waiting.iter().position(|request| request.terms == terms)
-            && let Some(request) = self.waiting.remove(n)
-        {
-            match request.reply.send(Ok(hand)) {
-                Err(Ok(back)) => hand = back,
-                _ => return,
-            }
-        }
-        self.shared.give_back(hand, task);
-    }
-
-    /// Serves all waiting claims once, together, whatever their workers and leases. Whether there may be more for those that
-    /// still wait.
-    async fn pass(&mut self) -> bool {
-        let requests: Vec<Request> = std::mem::take(&mut self.waiting).into();
-        let rooms: Vec<Room> = requests.iter().map(|request| (request.terms, request.limit)).collect();
-        let hands = match self.take(&rooms).await {
-            Ok(hands) => hands,
-            Err(error) => {
-                for request in requests {
-                    drop(request.reply.send(Err(error.duplicate())));
-                }
-                return false;
-            }
-        };
-        let more = hands.iter().map(Vec::len).sum::<usize>() == PASS;
-        let mut undelivered = Vec::new();
-        for (request, hand) in requests.into_iter().zip(hands) {
-            if hand.is_empty() {
-                self.waiting.push_back(request);
-            } else if let Err(Ok(hand)) = request.reply.send(Ok(hand)) {
-                undelivered.extend(hand);
-            }
-        }
-        if undelivered.is_empty() && self.waiting.len() == rooms.len() && rooms.len() > PASS {
-            // The first claims took all places of the statement, and may be of workers that are not ready.
-            self.waiting.rotate_left(PASS);
-        }
-        self.shared.give_back(undelivered, self.shared.returns.begin());
-        self.turn = self.turn.wrapping_add(1);
-        more
-    }
-
-    /// Tells claims that found nothing when their worker was stopped, or is not there any more. Claims that find
-    /// messages do not pay for this: a worker that is not ready leases nothing.
-    async fn dismiss_stopped(&mut self) {
-        let is_due = |request: &Request| {
-            request.terms.worker.filter(|_| request.worker_checked.is_none_or(|at| at.elapsed() >= WORKER_CHECK_EVERY))
-        };
-        let workers: BTreeSet<i64> = self.waiting.iter().filter_map(is_due).collect();
-        if workers.is_empty() {
-            return;
-        }
-        let workers: Vec<i64> = workers.into_iter().collect();
-        let stopped = match self.shared.stopped(workers.clone()).await {
-            Ok(stopped) => stopped,
-            Err(error) => {
-                tracing::debug!(%error, "could not ask whether workers were stopped; claims go on waiting");
-                return;
-            }
-        };
-        for mut request in std::mem::take(&mut self.waiting) {
-            match request.terms.worker {
-                Some(worker) if stopped.contains(&worker) => {
-                    drop(request.reply.send(Err(worker_stopped(worker))));
-                    continue;
-                }
-                Some(worker) if workers.contains(&worker) => request.worker_checked = Some(Instant::now()),
-                _ => {}
-            }
-            self.waiting.push_back(request);
-        }
-    }
-
-    /// Answers claims that may wait no longer.
-    fn turn_away(&mut self) {
-        let now = Instant::now();
-        for request in std::mem::take(&mut self.waiting) {
-            if request.until <= now {
-                drop(request.reply.send(Ok(Vec::new())));
-            } else {
-                self.waiting.push_back(request);
-            }
-        }
-    }
-
-    /// Sleeps until there is reason to look again; false when the store was closed.
-    async fn park(&mut self) -> bool {
-        let hub = self.shared.hub.clone();
-        let _waiting = hub.wait();
-        let sleep = hub.rest(&self.lanes);
-        let terms = self.waiting.iter().map(|request| request.terms).collect();
-        let offer = Offer::publish(terms, self.hands.clone(), &self.lanes);
-        let patience = self.waiting.iter().map(|request| request.until).min();
-        let wake_at = patience.map_or(Instant::now() + sleep, |patience| patience.min(Instant::now() + sleep));
-        let (mut open, mut asked) = (true, None);
-        tokio::select! {
-            ask = self.inbox.recv() => {
-                open = ask.is_some();
-                asked = ask;
-            }
-            Some(handed) = self.handed.recv() => self.deliver(handed),
-            () = self.woken.notified() => {}
-            () = self.clock_moved.wait() => {}
-            () = tokio::time::sleep_until(wake_at) => {}
-        }
-        offer.withdraw(&self.lanes);
-        if let Some(ask) = asked {
-            self.receive(ask);
-        }
-        open
-    }
-
-    /// Leases messages for claims, lane by lane. What each gets.
-    async fn take(&self, rooms: &[Room]) -> Result<Vec<Vec<Message>>> {
+    /// Leases messages for claims, lane by lane, and hands each what it gets from a lane.
+    async fn take(&self, shared: &Arc<Shared>, rooms: &[Room]) -> Result<Vec<Vec<Message>>> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let mut hands: Vec<Vec<Message>> = rooms.iter().map(|_| Vec::new()).collect();
         for n in 0..self.lanes.len() {
-            let lane = &self.lanes[(self.turn + n) % self.lanes.len()];
+            let lane = &self.lanes[(turn + n) % self.lanes.len()];
             let taken = hands.iter().map(Vec::len).sum::<usize>();
-            match self.shared.take(lane, &left(rooms, &hands), PASS - taken).await {
+            match shared.take(lane, &left(rooms, &hands), PASS - taken).await {
                 Ok(more) => hands.iter_mut().zip(more).for_each(|(hand, more)| hand.extend(more)),
                 // What was leased before the failure has holders who wait for it.
                 Err(_) if taken > 0 => return Ok(hands),
@@ -271,6 +74,93 @@ impl Claimer {
             }
         }
         Ok(hands)
+    }
+
+    /// Tells claims that found nothing when their worker was stopped, or is not there any more. Claims that find
+    /// messages do not pay for this: a worker that is not ready leases nothing.
+    async fn dismiss_stopped(&self, shared: &Arc<Shared>, round: &mut Round<'_, Self>) {
+        let due: BTreeSet<i64> = {
+            let mut checked = self.workers_checked.lock().unwrap_or_else(PoisonError::into_inner);
+            checked.retain(|_, at| at.elapsed() < WORKER_CHECK_EVERY);
+            let is_due =
+                |asked: &Asked<Room>| asked.want.0.worker.filter(|worker| asked.first || !checked.contains_key(worker));
+            round.open().into_iter().filter_map(|n| is_due(&round.asked[n])).collect()
+        };
+        if due.is_empty() {
+            return;
+        }
+        let stopped = match shared.stopped(due.iter().copied().collect()).await {
+            Ok(stopped) => stopped,
+            Err(error) => {
+                tracing::debug!(%error, "could not ask whether workers were stopped; claims go on waiting");
+                return;
+            }
+        };
+        let now = Instant::now();
+        self.workers_checked.lock().unwrap_or_else(PoisonError::into_inner).extend(due.into_iter().map(|id| (id, now)));
+        for n in round.open() {
+            if let Some(worker) = round.asked[n].want.0.worker.filter(|worker| stopped.contains(worker)) {
+                round.answer(n, Err(worker_stopped(worker)));
+            }
+        }
+    }
+}
+
+impl Topic for Messages {
+    type Home = Shared;
+    type Want = Room;
+    type Answer = Result<Option<Lease<Held<Vec<Message>>>>>;
+
+    async fn look(&self, shared: &Arc<Shared>, round: &mut Round<'_, Self>) -> bool {
+        let mut rooms: Vec<Room> = round.asked.iter().map(|asked| asked.want).collect();
+        // The first claims take all places of the statement, and may be of workers that are not ready.
+        let first = if rooms.len() > PASS { self.turn.load(Ordering::Relaxed) * PASS % rooms.len() } else { 0 };
+        rooms.rotate_left(first);
+        let mut hands = match self.take(shared, &rooms).await {
+            Ok(hands) => hands,
+            Err(error) => {
+                round.fail(&error);
+                return false;
+            }
+        };
+        hands.rotate_right(first);
+        let more = hands.iter().map(Vec::len).sum::<usize>() == PASS;
+        for (n, hand) in hands.into_iter().enumerate().filter(|(_, hand)| !hand.is_empty()) {
+            round.answer(n, Ok(Some(Held::lease(shared, hand))));
+        }
+        // They do not wait for the question below.
+        round.send();
+        self.dismiss_stopped(shared, round).await;
+        more
+    }
+
+    async fn rest(&self, shared: &Arc<Shared>) -> Result<()> {
+        let _waiting = shared.hub.wait();
+        tokio::select! {
+            () = tokio::time::sleep(shared.hub.rest(&self.lanes)) => {}
+            () = Moved::keep(&self.clock_moved) => {}
+        }
+        Ok(())
+    }
+
+    fn nothing(&self) -> Self::Answer {
+        Ok(None)
+    }
+
+    fn overdue(&self) -> Self::Answer {
+        Err(overdue())
+    }
+
+    fn failure(&self, error: Error) -> Self::Answer {
+        Err(error)
+    }
+}
+
+impl Leased for Held<Vec<Message>> {
+    async fn release(self) {
+        if let Err(error) = self.shared.release_messages(self.it).await {
+            tracing::warn!(%error, "could not release messages of a caller that has gone; they become available when their leases expire");
+        }
     }
 }
 
@@ -349,7 +239,7 @@ impl Shared {
             let deadline = deadlines.pop_first()?;
             deadlines.into_iter().for_each(|deadline| state.cursor.expect(deadline));
             let (first, last) = (claimed.messages.first()?, claimed.messages.last()?);
-            Some(Leased { first: first.1.message.id, last: last.1.message.id, stopped: claimed.full, deadline })
+            Some(Scanned { first: first.1.message.id, last: last.1.message.id, stopped: claimed.full, deadline })
         });
         state.cursor.end(&scan, leased);
         if scan.full {
@@ -429,7 +319,7 @@ async fn check_lane(shared: &Shared, lane: &Lane) -> Result<()> {
     let lease = lease.ok_or_else(|| no_lane(lane.id))?;
     let mut state = lane.state();
     state.due = due.map(|due| steady.saturating_add(due - now));
-    state.due_known_until = steady.saturating_add(micros(crate::wake::POLL_EVERY));
+    state.due_known_until = steady.saturating_add(micros(crate::wait::hub::POLL_EVERY));
     state.tail = tail == Some(true);
     state.lease = lease;
     Ok(())
@@ -467,20 +357,10 @@ fn turns(rooms: &[usize], most: usize) -> Vec<usize> {
 }
 
 impl Shared {
-    /// Releases what was leased for callers that have gone, and ends the task then.
-    pub(crate) fn give_back(self: &Arc<Self>, messages: Vec<Message>, task: Return) {
-        if messages.is_empty() {
-            return;
-        }
-        let shared = self.clone();
+    /// Releases messages that no caller has received, as if they had not been leased.
+    pub(crate) async fn release_messages(&self, messages: Vec<Message>) -> Result<()> {
         let release = |message: Message| Finish::new(message.fence(), Verb::Release { uncount: true });
-        let items: Vec<Finish> = messages.into_iter().map(release).collect();
-        tokio::spawn(async move {
-            if let Err(error) = shared.finish_now(items).await {
-                tracing::warn!(%error, "messages of a caller that went away stay leased until their lease runs out");
-            }
-            drop(task);
-        });
+        self.finish_now(messages.into_iter().map(release).collect()).await
     }
 
     /// Carries out verbs of the kernel itself, outside the combiner.

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::{Cursor, FloorSeen, Leased, Look, Scan};
+use super::{Cursor, FloorSeen, Look, Scan, Scanned};
 use crate::types::Micros;
 
 /// A rule that is broken on purpose.
@@ -56,7 +56,7 @@ enum Step {
     Looking(Look),
     Seen(Look, FloorSeen),
     Scanning(Scan, BTreeSet<i64>),
-    Scanned(Scan, Option<Leased>, Vec<i64>),
+    Scanned(Scan, Option<Scanned>, Vec<i64>),
 }
 
 struct Process {
@@ -297,7 +297,7 @@ impl World {
                 process.announced.remove(id);
             }
         }
-        let leased = ids.first().zip(ids.last()).map(|(first, last)| Leased {
+        let leased = ids.first().zip(ids.last()).map(|(first, last)| Scanned {
             first: *first,
             last: *last,
             stopped: ids.len() == most,

@@ -5,15 +5,15 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use crate::clock::Moved;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::ops::claim::Terms;
-use crate::receipt::Receipt;
 use crate::store::{Shared, Store};
 use crate::types::Message;
-use crate::wake::Lane;
+use crate::wait::hub::Lane;
+use crate::wait::lease::Held;
 
 /// Knows when something may be ready in some lanes of a store.
 pub struct Watch {
@@ -41,10 +41,10 @@ impl Store {
     pub fn watch(&self, lanes: &[i64]) -> Watch {
         let shared = self.shared().clone();
         let woken = Arc::new(Notify::new());
-        for lane in lanes {
-            shared.hub.subscribe(*lane, &woken);
+        let lanes: Vec<_> = lanes.iter().map(|lane| shared.hub.lane(*lane)).collect();
+        for lane in &lanes {
+            shared.hub.subscribe(lane, &woken);
         }
-        let lanes = lanes.iter().map(|lane| shared.hub.lane(*lane)).collect();
         let clock_moved = shared.hub.clock.watch();
         Watch { shared, lanes, woken, clock_moved }
     }
@@ -52,18 +52,14 @@ impl Store {
     /// Leases up to `limit` messages of one lane, at once and for as long as its queue says. For callers that merge and
     /// deal by themselves: others [`claim`](Store::claim).
     pub async fn take(&self, lane: i64, limit: usize) -> Result<Vec<Message>> {
-        let (reply, answer) = oneshot::channel();
         let shared = self.shared().clone();
-        let task = shared.returns.begin();
-        // A task of its own: what is leased for a caller that has gone is given back, not left to run out.
-        tokio::spawn(async move {
+        // A task of its own: what is leased for a caller that has gone is released, not left to expire.
+        let taking = tokio::spawn(async move {
             let lane = shared.hub.lane(lane);
-            let taken = shared.take(&lane, &[(Terms::default(), limit)], limit).await.map(|hands| hands.concat());
-            if let Err(Ok(messages)) = reply.send(taken) {
-                shared.give_back(messages, task);
-            }
+            let taken = shared.take(&lane, &[(Terms::default(), limit)], limit).await?.concat();
+            Ok(Held::lease(&shared, taken))
         });
-        let shared = self.shared();
-        Receipt::new(answer, |messages| shared.give_back(messages, shared.returns.begin())).wait().await
+        let closed = |error| Err(Error::new(Kind::Closed, "the store was closed").with_source(error));
+        taking.await.unwrap_or_else(closed).map(|taken| taken.keep().it)
     }
 }

@@ -89,7 +89,7 @@ pub(crate) struct Look {
 /// What a scan has leased: everything that was ready from `first` to `last`, of which the first lease ends at `deadline`;
 /// `stopped` when it got all it asked for and did not look further.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Leased {
+pub(crate) struct Scanned {
     pub(crate) first: i64,
     pub(crate) last: i64,
     pub(crate) stopped: bool,
@@ -158,10 +158,10 @@ impl Cursor {
     }
 
     /// Ends a scan: with what it leased, or with nothing.
-    pub(crate) fn end(&mut self, scan: &Scan, leased: Option<Leased>) {
+    pub(crate) fn end(&mut self, scan: &Scan, leased: Option<Scanned>) {
         let low = self.leave(scan.number);
         self.reach = leased.filter(|leased| leased.stopped).map_or(i64::MAX, |leased| self.head.max(leased.last + 1));
-        if let Some(Leased { first, last, stopped, deadline }) = leased {
+        if let Some(Scanned { first, last, stopped, deadline }) = leased {
             self.expect(deadline);
             self.low = self.low.min(first);
             self.head = match scan.full && stopped {
@@ -263,8 +263,8 @@ mod tests {
 
     const SEEN: FloorSeen = FloorSeen { floor: Some(50), running: 10, writers: Some(5), started: Some(20) };
 
-    fn leased(last: i64, stopped: bool, deadline: Micros) -> Option<Leased> {
-        Some(Leased { first: last, last, stopped, deadline })
+    fn leased(last: i64, stopped: bool, deadline: Micros) -> Option<Scanned> {
+        Some(Scanned { first: last, last, stopped, deadline })
     }
 
     fn cursor_at(head: i64) -> Cursor {

@@ -12,15 +12,18 @@ use std::time::{Duration, Instant};
 use rand::Rng as _;
 use tokio::sync::Notify;
 
-use crate::bell::Bell;
 use crate::clock::Clock;
-use crate::cursor::Cursor;
 use crate::db::Db;
 use crate::db::postgres::Postgres;
 use crate::error::Kind;
-use crate::news::{self, News, Outbox, Topic};
-use crate::offer::Offer;
-use crate::types::{Micros, WorkFilter};
+use crate::types::Micros;
+use crate::wait::cursor::Cursor;
+use crate::wait::keys::Keys;
+use crate::wait::messages::Messages;
+use crate::wait::news::{self, News, Outbox, Topic};
+use crate::wait::turns::Turns;
+use crate::wait::waiters::{self, Waiters};
+use crate::wait::work::Activities;
 
 /// The least time between two NOTIFYs of a process.
 const NOTIFY_EVERY: Duration = Duration::from_millis(5);
@@ -29,7 +32,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// How often another process's commits are looked for in a SQLite file, while somebody waits.
 #[cfg(feature = "sqlite")]
 const WATCH_EVERY: Duration = Duration::from_millis(4);
-/// How often a waiting process looks by itself; see [`crate::cursor`] for the scans that this drives.
+/// How often a waiting process looks by itself; see [`crate::wait::cursor`] for the scans that this drives.
 pub(crate) const POLL_EVERY: Duration = Duration::from_secs(1);
 /// The same while the listening connection is down.
 const POLL_DEAF: Duration = Duration::from_millis(200);
@@ -40,10 +43,8 @@ const MANY_TURNS: usize = 1024;
 pub(crate) struct Hub {
     pub(crate) db: Db,
     pub(crate) clock: Clock,
-    /// Who waits for turns, by the versions they can run.
-    pub(crate) turns: Bell<Option<(i64, i64)>>,
-    /// Who waits for activities, by tags, and whether they take those of sessions.
-    pub(crate) work: Bell<(WorkFilter, bool)>,
+    pub(crate) turns: Arc<Waiters<Turns>>,
+    pub(crate) work: Arc<Waiters<Activities>>,
     held_turns: Mutex<HashMap<String, HeldTurn>>,
     /// Whether activities of sessions may wait: then fetches of different owners cannot be merged.
     pub(crate) sessions: AtomicBool,
@@ -83,11 +84,25 @@ pub(crate) struct LaneState {
     pub(crate) lease: Micros,
     /// Whether this process is burying a backlog of dead messages here, which claims then skip.
     pub(crate) burying: bool,
-    /// The claim that is first in line for what is enqueued here.
-    pub(crate) offer: Option<Arc<Offer>>,
-    claimers: Vec<Weak<Notify>>,
-    /// The same for messages with keys, which are claimed apart.
-    key_claimers: Vec<Weak<Notify>>,
+    /// Claims that wait for messages here, and claims of keys.
+    pub(crate) claims: Rooms<Messages>,
+    pub(crate) key_claims: Rooms<Keys>,
+    /// Faces that park their callers themselves.
+    watches: Vec<Weak<Notify>>,
+}
+
+/// The waiting callers of every set of lanes that this lane belongs to.
+pub(crate) struct Rooms<T: waiters::Topic>(Vec<Weak<Waiters<T>>>);
+
+impl<T: waiters::Topic> Rooms<T> {
+    pub(crate) fn add(&mut self, waiters: &Arc<Waiters<T>>) {
+        self.0.retain(|known| known.strong_count() > 0);
+        self.0.push(Arc::downgrade(waiters));
+    }
+
+    pub(crate) fn live(&self) -> impl Iterator<Item = Arc<Waiters<T>>> {
+        self.0.iter().filter_map(Weak::upgrade)
+    }
 }
 
 impl Lane {
@@ -98,11 +113,12 @@ impl Lane {
 
 impl Hub {
     pub(crate) fn new(db: Db, clock: Clock) -> Self {
+        let (turns, work) = (Waiters::new(Turns::new(&clock)), Waiters::new(Activities::new(&clock)));
         Hub {
             db,
             clock,
-            turns: Bell::new(),
-            work: Bell::new(),
+            turns,
+            work,
             held_turns: Mutex::default(),
             sessions: true.into(),
             lanes: Mutex::default(),
@@ -141,29 +157,20 @@ impl Hub {
                 tail: false,
                 lease: 0,
                 burying: false,
-                offer: None,
-                claimers: Vec::new(),
-                key_claimers: Vec::new(),
+                claims: Rooms(Vec::new()),
+                key_claims: Rooms(Vec::new()),
+                watches: Vec::new(),
             };
             Arc::new(Lane { id, state: Mutex::new(state) })
         };
         lanes.entry(id).or_insert_with(new).clone()
     }
 
-    /// Registers a claimer to be woken when something becomes ready in a lane.
-    pub(crate) fn subscribe(&self, lane: i64, claimer: &Arc<Notify>) {
-        let lane = self.lane(lane);
+    /// Registers a watch to be woken when something becomes ready in a lane.
+    pub(crate) fn subscribe(&self, lane: &Lane, watch: &Arc<Notify>) {
         let mut state = lane.state();
-        state.claimers.retain(|known| known.strong_count() > 0);
-        state.claimers.push(Arc::downgrade(claimer));
-    }
-
-    /// Registers a claimer to be woken when a key may have become free in a lane.
-    pub(crate) fn subscribe_keys(&self, lane: i64, claimer: &Arc<Notify>) {
-        let lane = self.lane(lane);
-        let mut state = lane.state();
-        state.key_claimers.retain(|known| known.strong_count() > 0);
-        state.key_claimers.push(Arc::downgrade(claimer));
+        state.watches.retain(|known| known.strong_count() > 0);
+        state.watches.push(Arc::downgrade(watch));
     }
 
     /// A message without a key became ready at this position, by a commit of this process.
@@ -206,18 +213,15 @@ impl Hub {
     }
 
     fn key_ready_here(&self, lane: i64) {
-        for claimer in self.lane(lane).state().key_claimers.iter().filter_map(Weak::upgrade) {
-            claimer.notify_one();
-        }
+        self.lane(lane).state().key_claims.live().for_each(|waiters| waiters.wake());
     }
 
     fn ready_here(&self, lane: i64, change: impl FnOnce(&mut LaneState)) {
         let lane = self.lane(lane);
         let mut state = lane.state();
         change(&mut state);
-        for claimer in state.claimers.iter().filter_map(Weak::upgrade) {
-            claimer.notify_one();
-        }
+        state.claims.live().for_each(|waiters| waiters.wake());
+        state.watches.iter().filter_map(Weak::upgrade).for_each(|watch| watch.notify_one());
     }
 
     /// A message for an instance can be seen. While this process holds the instance nobody else can take it: it is
@@ -229,13 +233,13 @@ impl Hub {
             held.more = true;
             return;
         }
-        self.turns.ring(|_| true);
+        self.turns.wake_one(|_| true);
         self.tell_others(Topic::Turns, News::anywhere());
     }
 
     /// A message will be seen after `delay`.
     pub(crate) fn turn_later(&self, delay: Duration) {
-        self.turns.expect(delay);
+        self.turns.topic.times.expect(delay);
         self.tell_others(Topic::Turns, News::anywhere());
     }
 
@@ -267,9 +271,9 @@ impl Hub {
         if session {
             self.sessions.store(true, Ordering::Relaxed);
             // Only the session's owner may take it, and nobody here knows who that is.
-            self.work.ring_all(|(filter, sessions)| *sessions && filter.accepts(tag));
+            self.work.wake_those(|claim| claim.session.is_some() && claim.filter.accepts(tag));
         } else {
-            self.work.ring(|(filter, _)| filter.accepts(tag));
+            self.work.wake_one(|claim| claim.filter.accepts(tag));
         }
         self.tell_others(if session { Topic::Sessions } else { Topic::Work }, News::anywhere());
     }
@@ -277,17 +281,17 @@ impl Hub {
     /// An activity was given back, for now or for later.
     pub(crate) fn work_in(&self, delay: Duration) {
         if delay.is_zero() {
-            self.work.ring_all(|_| true);
+            self.work.wake();
         } else {
-            self.work.expect(delay);
+            self.work.topic.times.expect(delay);
         }
         self.tell_others(Topic::Sessions, News::anywhere());
     }
 
     /// Anything may have happened anywhere: look everywhere.
     pub(crate) fn wake_all(&self) {
-        self.turns.ring_chain();
-        self.work.ring_all(|_| true);
+        self.turns.wake();
+        self.work.wake();
         let lanes: Vec<_> = {
             let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
             lanes.values().cloned().collect()
@@ -448,11 +452,11 @@ async fn listener(hub: Arc<Hub>, db: Arc<Postgres>) {
 
 fn heard(hub: &Hub, topic: Topic, news: News) {
     match topic {
-        Topic::Turns => hub.turns.ring_chain(),
-        Topic::Work => hub.work.ring_chain(),
+        Topic::Turns => hub.turns.wake(),
+        Topic::Work => hub.work.wake(),
         Topic::Sessions => {
             hub.sessions.store(true, Ordering::Relaxed);
-            hub.work.ring_all(|_| true);
+            hub.work.wake();
         }
         Topic::Lane(lane) => {
             hub.ready_here(lane, |state| {
