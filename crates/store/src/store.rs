@@ -120,24 +120,24 @@ pub(crate) struct Shared {
     pub(crate) calls: Calls,
     /// Leases that may have to be released because their callers have gone.
     pub(crate) returns: Returns,
-    claims: Mutex<Rooms<Messages>>,
-    key_claims: Mutex<Rooms<Keys>>,
+    claims: Mutex<LaneSets<Messages>>,
+    key_claims: Mutex<LaneSets<Keys>>,
 }
 
 /// The waiting callers of sets of lanes, for as long as there are any.
-struct Rooms<T: Topic> {
+struct LaneSets<T: Topic> {
     rooms: HashMap<Vec<i64>, Weak<Waiters<T>>>,
     /// From how many rooms on those without callers are removed.
     full: usize,
 }
 
-impl<T: Topic> Default for Rooms<T> {
+impl<T: Topic> Default for LaneSets<T> {
     fn default() -> Self {
-        Rooms { rooms: HashMap::new(), full: 64 }
+        LaneSets { rooms: HashMap::new(), full: 64 }
     }
 }
 
-impl<T: Topic> Rooms<T> {
+impl<T: Topic> LaneSets<T> {
     fn of(&mut self, lanes: &[i64], new: impl FnOnce() -> Arc<Waiters<T>>) -> Arc<Waiters<T>> {
         if let Some(room) = self.rooms.get(lanes).and_then(Weak::upgrade) {
             return room;

@@ -69,6 +69,8 @@ impl Topic for Leases {
     type Home = Desk;
     type Want = Wanted;
     type Answer = Answer<Lease<Hand>>;
+    /// A request has a time-out, after which its client may be gone.
+    const OVERDUE: Duration = Duration::from_millis(250);
 
     async fn look(&self, desk: &Arc<Desk>, round: &mut Round<'_, Self>) -> bool {
         if desk.is_closed() {

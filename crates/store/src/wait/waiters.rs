@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Kind, Result, panicked};
 
-/// How much later than its caller's time a call notices itself that a look does not end.
-const LATE: Duration = Duration::from_millis(250);
+/// How much longer a call waits then for the look to end: a machine that stalled for a while first goes on with the look.
+const LAST_CHANCE: Duration = Duration::from_millis(100);
 
 /// The error of a caller whose time was up while the database did not answer a look.
 pub(crate) fn overdue() -> Error {
@@ -44,7 +44,11 @@ pub trait Topic: Send + Sync + Sized + 'static {
     /// The answer to a caller whose time is up.
     fn nothing(&self) -> Self::Answer;
 
-    /// The answer to a caller whose time was up while a look did not end.
+    /// How much later than its time a caller stops waiting for a look that does not end. A database that is only slow must not
+    /// be given up: what it leases late would be released, and leased and released again.
+    const OVERDUE: Duration = Duration::from_secs(2);
+
+    /// The answer to a caller whose look did not end in time.
     fn overdue(&self) -> Self::Answer;
 
     /// The answer to a caller that could not be looked for.
@@ -108,7 +112,8 @@ impl<T: Topic> Call<'_, T> {
     async fn answered(mut self, until: Instant) -> T::Answer {
         let topic = &self.waiters.topic;
         // A caller that does not wait gets the time that the look needs.
-        let mut limit = (until > Instant::now()).then(|| until + LATE);
+        let mut limit = (until > Instant::now()).then(|| until + T::OVERDUE);
+        let mut held_up_by = None;
         loop {
             let overdue = async {
                 match limit {
@@ -124,10 +129,12 @@ impl<T: Topic> Call<'_, T> {
                 }
                 () = overdue => {}
             }
-            if self.waiters.state().looking {
+            let look = self.waiters.look_in_progress();
+            if look.is_some() && look == held_up_by {
                 return topic.overdue();
             }
-            limit = Some(Instant::now() + LATE);
+            held_up_by = look;
+            limit = Some(Instant::now() + LAST_CHANCE);
         }
     }
 }
@@ -272,16 +279,19 @@ impl<T: Topic> Waiters<T> {
         self.changed.notify_one();
     }
 
+    /// The number of the look that goes on.
+    fn look_in_progress(&self) -> Option<u64> {
+        let state = self.state();
+        state.looking.then_some(state.looks)
+    }
+
     /// Waits until no look goes on that may lease something for a caller that has gone before.
     pub(crate) async fn look_ended(&self) {
-        let before = self.state().looks;
+        let Some(look) = self.look_in_progress() else { return };
         loop {
             let looked = self.looked.notified();
-            {
-                let state = self.state();
-                if !state.looking || state.looks != before {
-                    return;
-                }
+            if self.look_in_progress() != Some(look) {
+                return;
             }
             looked.await;
         }
@@ -445,3 +455,6 @@ async fn serve_waiters<T: Topic>(waiters: Arc<Waiters<T>>, home: Arc<T::Home>) {
         }
     }
 }
+
+#[cfg(test)]
+mod simulation;
