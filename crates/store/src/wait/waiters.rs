@@ -86,6 +86,19 @@ struct State<T: Topic> {
     looks: u64,
 }
 
+impl<T: Topic> State<T> {
+    /// Removes callers. What they were marked for may still be there: other callers that can take it are looked for instead.
+    fn remove(&mut self, removes: impl FnMut(&mut Waiter<T>) -> bool) -> Vec<Waiter<T>> {
+        let removed: Vec<Waiter<T>> = self.waiting.extract_if(.., removes).collect();
+        for gone in removed.iter().filter(|gone| gone.marked) {
+            for waiter in self.waiting.iter_mut().filter(|waiter| T::alike(&gone.want, &waiter.want)) {
+                waiter.marked = true;
+            }
+        }
+        removed
+    }
+}
+
 struct Waiter<T: Topic> {
     number: u64,
     want: T::Want,
@@ -319,14 +332,16 @@ impl<T: Topic> Waiters<T> {
     /// Gives an item to the caller to which it was promised, or to the next that asks for the same. Dropped if there is none.
     pub(crate) fn deliver(&self, number: u64, same: impl Fn(&T::Want) -> bool, mut answer: T::Answer) {
         loop {
-            let reply = {
+            let taker = {
                 let mut state = self.state();
-                let promised = state.waiting.iter().position(|waiter| waiter.number == number);
-                let place = promised.or_else(|| state.waiting.iter().position(|waiter| same(&waiter.want)));
-                place.map(|place| state.waiting.remove(place).reply)
+                let promised = state.waiting.iter().find(|waiter| waiter.number == number);
+                let taker = promised.or_else(|| state.waiting.iter().find(|waiter| same(&waiter.want)));
+                let number = taker.map(|waiter| waiter.number);
+                state.remove(|waiter| Some(waiter.number) == number).pop()
             };
-            let Some(reply) = reply else { return };
-            match reply.send(answer) {
+            self.changed.notify_one();
+            let Some(taker) = taker else { return };
+            match taker.reply.send(answer) {
                 Ok(()) => return,
                 Err(back) => answer = back,
             }
@@ -337,8 +352,7 @@ impl<T: Topic> Waiters<T> {
     fn step(&self) -> Step<T::Want> {
         let now = Instant::now();
         let mut state = self.state();
-        state.waiting.retain(|waiter| !waiter.reply.is_closed());
-        let late: Vec<_> = state.waiting.extract_if(.., |waiter| waiter.looked && waiter.until <= now).collect();
+        let late = state.remove(|waiter| waiter.reply.is_closed() || waiter.looked && waiter.until <= now);
         let mut asked = Vec::new();
         for waiter in state.waiting.iter_mut().filter(|waiter| waiter.marked) {
             (waiter.marked, waiter.looking) = (false, true);
@@ -401,8 +415,7 @@ impl<T: Topic> Round<'_, T> {
         given.sort_unstable_by_key(|(number, _)| *number);
         let is_answered =
             |waiter: &mut Waiter<T>| given.binary_search_by_key(&waiter.number, |(number, _)| *number).is_ok();
-        let answered: Vec<_> = self.waiters.state().waiting.extract_if(.., is_answered).collect();
-        let mut answered = answered.into_iter().peekable();
+        let mut answered = self.waiters.state().remove(is_answered).into_iter().peekable();
         for (number, answer) in given {
             // The answer to a caller that is not there any more is dropped, and releases what it holds.
             if let Some(waiter) = answered.next_if(|waiter| waiter.number == number) {
