@@ -115,6 +115,8 @@ pub struct Maintenance {
     pub calls: u64,
     /// Workers that stopped, or were not heard of, long ago.
     pub workers: u64,
+    /// Messages, finished messages and rows of keys that a transaction left in a queue that was deleted before it committed.
+    pub orphans: u64,
 }
 
 /// A message to enqueue.

@@ -215,8 +215,8 @@ impl Store {
     /// were lost with it.
     ///
     /// On PostgreSQL it waits up to 10 seconds for open transactions that may have stored messages in the queue; for one that
-    /// is open longer, a task waits as long as this store is open. A transaction above READ COMMITTED that has called
-    /// `tenure.enqueue` keeps the deletion itself waiting, up to the time limit of statements.
+    /// is open longer, a task waits as long as this store is open, and later housekeeping removes its messages. A transaction
+    /// above READ COMMITTED that has called `tenure.enqueue` keeps the deletion itself waiting, up to the time limit of statements.
     pub async fn queue_delete(&self, name: &str) -> Result<u64> {
         let owned = name.to_owned();
         let found = self.db().transact(move |conn| {
@@ -243,7 +243,7 @@ impl Store {
                     Ok(gone) => break gone,
                     Err(error) if error.is_retryable() => tokio::time::sleep(RETRY).await,
                     Err(error) => {
-                        tracing::error!(%error, "could not look for messages of a deleted queue: `verify` finds them");
+                        tracing::error!(%error, "could not look for messages of a deleted queue; housekeeping removes them");
                         break 0;
                     }
                 }
