@@ -25,7 +25,7 @@ pub type Micros = i64;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whose queue it is; names are unique across namespaces all the same.
+    /// Whose queue it is; names are unique across namespaces all the same. Fixed at creation.
     pub namespace: String,
     /// How many lanes the queue has; fixed at creation.
     pub partitions: u32,

@@ -78,6 +78,7 @@ macro_rules! suite {
             a_queue_is_created_once_and_found
             a_queue_is_found_or_created_with_settings
             one_setting_is_changed_and_the_others_stay
+            a_change_of_a_fixed_setting_is_refused_and_changes_nothing
             a_missing_queue_is_an_error_by_name_and_by_number
             bad_names_are_refused
             a_queue_in_use_is_not_deleted_and_a_missing_one_answers_zero
