@@ -166,6 +166,8 @@ macro_rules! suite {
             a_running_loop_sees_changed_attempts
             a_loop_leases_for_as_long_as_the_queue_says
             a_handler_that_hangs_fails_at_its_time_limit
+            a_lease_of_the_loop_overrides_that_of_the_queue
+            a_loop_checks_the_lease_that_its_queue_has_now
             without_prefetch_a_busy_loop_leaves_messages_to_others
             without_prefetch_messages_and_keys_take_turns
             a_handler_learns_within_a_second_that_its_message_was_deleted
