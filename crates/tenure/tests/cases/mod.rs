@@ -144,6 +144,7 @@ macro_rules! suite {
             an_abandoned_key_rests_for_its_delay
             bad_keys_and_tokens_are_refused
             a_routed_queue_that_was_created_anew_is_found_by_its_name
+            a_routed_batch_is_leased_for_as_long_as_its_queue_says
         }
         $crate::cases::suite! { @cases $open, false, run:
             every_message_is_handled_once
@@ -165,9 +166,9 @@ macro_rules! suite {
             a_retry_after_the_last_attempt_is_buried
             a_running_loop_sees_changed_attempts
             a_loop_leases_for_as_long_as_the_queue_says
-            a_handler_that_hangs_fails_at_its_time_limit
             a_lease_of_the_loop_overrides_that_of_the_queue
             a_loop_checks_the_lease_that_its_queue_has_now
+            a_handler_that_hangs_fails_at_its_time_limit
             without_prefetch_a_busy_loop_leaves_messages_to_others
             without_prefetch_messages_and_keys_take_turns
             a_handler_learns_within_a_second_that_its_message_was_deleted
