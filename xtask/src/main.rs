@@ -157,6 +157,24 @@ fn check() -> Result<()> {
     Cargo::new(&["doc", "--workspace", "--no-deps", "--all-features"]).env("RUSTDOCFLAGS", "-D warnings").run()
 }
 
+/// The kernel's test programs that need PostgreSQL.
+const POSTGRES: [&str; 14] = [
+    "postgres",
+    "schema",
+    "install",
+    "statements",
+    "plans",
+    "connect",
+    "transactions",
+    "triggers",
+    "processes",
+    "faults",
+    "floor",
+    "frozen",
+    "races",
+    "repeats",
+];
+
 /// A backend's part of the suite, or a package.
 fn test_only(only: &str, rest: &[String]) -> Result<()> {
     let store = ["--package", "tenure-store", "--all-features"];
@@ -172,22 +190,7 @@ fn test_only(only: &str, rest: &[String]) -> Result<()> {
         }
         "postgres" => {
             let cluster = Cluster::start(Durability::None)?;
-            let tests = [
-                "postgres",
-                "schema",
-                "install",
-                "statements",
-                "plans",
-                "connect",
-                "transactions",
-                "processes",
-                "faults",
-                "floor",
-                "frozen",
-                "races",
-                "repeats",
-            ];
-            let parts: Vec<&str> = tests.iter().flat_map(|test| ["--test", test]).collect();
+            let parts: Vec<&str> = POSTGRES.iter().flat_map(|test| ["--test", test]).collect();
             Cargo::test(&[&store[..], &parts].concat(), rest)
                 .env("TENURE_TEST_POSTGRES", cluster.dsn())
                 .files(files.as_ref())
@@ -215,4 +218,26 @@ fn model(first: u64) -> Result<()> {
             .run()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+    use std::path::Path;
+
+    use super::POSTGRES;
+
+    #[test]
+    fn every_test_program_that_starts_on_postgres_is_run_for_postgres() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/store/tests");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let source = if path.is_dir() { path.join("main.rs") } else { path };
+            let Ok(text) = std::fs::read_to_string(source) else { continue };
+            let needed = ["support::postgres", "postgres_dsn", "Cluster::start"].iter().any(|call| text.contains(call));
+            assert!(!needed || POSTGRES.contains(&name.as_str()), "`cargo xtask test postgres` leaves out {name}");
+        }
+    }
 }

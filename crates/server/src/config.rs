@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
-use tenure_store::{Error, Kind, Result};
+use tenure_store::{Error, Kind, Result, config_error_shown};
 
 use self::setting::{Address, Affinity, Count, Filter, Size, Span, parsed};
 use crate::serve::Transport;
@@ -213,7 +213,8 @@ impl Config {
 
 fn read(path: &Path, text: &str) -> Result<File> {
     let file = path.display();
-    let read: File = serde_yaml_ng::from_str(text).map_err(|error| invalid(format!("{file}: {}", said(&error))))?;
+    let read: File = serde_yaml_ng::from_str(text)
+        .map_err(|error| invalid(format!("{file}: {}", config_error_shown(&error.to_string()))))?;
     for (n, store) in read.storage.iter().flatten().enumerate() {
         if store.name.trim().is_empty() {
             return Err(invalid(format!("{file}: storage[{n}].name: empty: every store needs a name of its own")));
@@ -227,16 +228,6 @@ fn read(path: &Path, text: &str) -> Result<File> {
         return Err(invalid(format!("{file}: storage: empty: list at least one store, or leave the key out")));
     }
     Ok(read)
-}
-
-/// What the reader of YAML says, without the DSN that it may repeat.
-fn said(error: &serde_yaml_ng::Error) -> String {
-    let mut said = error.to_string();
-    if let Some(start) = said.find("://").map(|at| at + 3) {
-        let end = said.rfind('"').filter(|end| *end > start).unwrap_or(said.len());
-        said.replace_range(start..end, "***");
-    }
-    said
 }
 
 /// The flags over the file over the defaults.
@@ -466,6 +457,27 @@ mod tests {
     fn passwords_stay_out_of_what_people_see() {
         let said = refusal("storage: 'postgres://me:secret@db/app?password=secret'\n");
         assert!(said.contains("storage:") && said.contains("sequence") && !said.contains("secret"), "{said}");
+        for text in [
+            "postgres://me:secret@db/app\n",
+            "storage: host=db user=me password=secret\n",
+            "storage: [host=db password=secret]\n",
+            "storage: me:secret@db/app\n",
+            "storage: ['me:se\"cret://secret']\n",
+            "storage: {host=db password=secret: 1}\n",
+            "storage: [{name: a, dsn: [host=db password=secret]}]\n",
+            "storage: [{name: a, dsn: a.db, affinity: host=db password=secret}]\n",
+            "auth: me:secret@db/app\n",
+            "listen: host=db password=secret\n",
+            "limits: {connections: 'me:secret@db/app'}\n",
+            "shutdown-timeout: \"it's 'me:secret@db/app'\"\n",
+            "log: {format: host=db password=secret}\n",
+            "log: {filter: host=db password=secret}\n",
+        ] {
+            let said = refusal(text);
+            assert!(!said.contains("secret") && said.contains("tenure.yaml: "), "{text}: {said}");
+        }
+        assert!(refusal("auth: maybe\nlisten: nowhere\n").contains("at line 1"));
+        assert!(refusal("listen: nowhere\n").contains("listen: the value is not host:port"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reads connection strings. Nothing here connects, and no error repeats a password or a token.
 
 mod libpq;
+mod shown;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,6 +13,8 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 
 use crate::error::{Error, Kind, Result};
 use crate::store::Backend;
+
+pub use self::shown::config_error_shown;
 
 /// How long a host may take until it has accepted a connection and its user.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);

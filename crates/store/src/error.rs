@@ -38,7 +38,9 @@ pub enum Kind {
     ReadOnly,
     /// Another process holds the database file.
     Locked,
-    /// The file of an embedded database was deleted or replaced while it was open: restart on the right file.
+    /// The file of an embedded database was deleted, or replaced by another file under its name, while it was open: restart on the
+    /// right file. A file that is overwritten in place (`cp backup.db jobs.db`) is the same file, and this is not noticed: stop every
+    /// process before, or rename the backup over it.
     FileReplaced,
     /// The tables are missing or damaged: run `install`, or read what `verify` says.
     Schema,

@@ -56,7 +56,7 @@ mod vitals;
 mod wait;
 
 pub use clock::Clock;
-pub use dsn::{dsn_backend, dsn_file, dsn_shown, dsn_with};
+pub use dsn::{config_error_shown, dsn_backend, dsn_file, dsn_shown, dsn_with};
 pub use error::{Error, Kind, Result};
 pub use store::{Backend, Store};
 pub use types::{

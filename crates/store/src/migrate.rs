@@ -193,17 +193,17 @@ const COLUMNS: &str =
 const ORPHANS: &[(&str, &str, &str)] = &[
     ("lane belong to no queue: delete them", "lane", "not exists (select 1 from tenure.queue q where q.id = x.queue)"),
     (
-        "message belong to no lane: their queue was deleted while they were enqueued; delete them",
+        "message belong to no lane: their queue was deleted while they were enqueued; housekeeping removes them (`maintain`)",
         "message",
         "not exists (select 1 from tenure.lane l where l.id = x.lane)",
     ),
     (
-        "scheduled belong to no lane: their queue was deleted while they were enqueued; delete them",
+        "scheduled belong to no lane: their queue was deleted while they were enqueued; housekeeping removes them (`maintain`)",
         "scheduled",
         "not exists (select 1 from tenure.lane l where l.id = x.lane)",
     ),
     (
-        "archive belong to no queue: delete them",
+        "archive belong to no queue: housekeeping removes them (`maintain`)",
         "archive",
         "not exists (select 1 from tenure.queue q where q.id = x.queue)",
     ),

@@ -63,6 +63,7 @@ statements! {
     ARCHIVE_DELETE = both "archive/delete";
     ARCHIVE_GET = both "archive/get";
     ARCHIVE_LIST = both "archive/list";
+    ARCHIVE_ORPHANS = pair "archive/orphans";
     ARCHIVE_PAGE = both "archive/page";
     ARCHIVE_PRUNE = both "archive/prune";
     ARCHIVE_REPLAY = pair "archive/replay";
@@ -118,6 +119,7 @@ statements! {
     KEY_HELD = both "key/held";
     KEY_HOLD = pair "key/hold";
     KEY_LEASE = both "key/lease";
+    KEY_ORPHANS = pair "key/orphans";
     KEY_PEEK = both "key/peek";
     KEY_PICK = both "key/pick";
     KEY_PRUNE = both "key/prune";
@@ -163,6 +165,7 @@ statements! {
     MESSAGE_HELD = pair "message/held";
     MESSAGE_IMPORT = pair "message/import";
     MESSAGE_LIST = both "message/list";
+    MESSAGE_ORPHANS = pair "message/orphans";
     MESSAGE_POSITION = pair "message/position";
     MESSAGE_POSTPONE = pair "message/postpone";
     MESSAGE_RELEASE = pair "message/release";
@@ -207,6 +210,7 @@ statements! {
     SCHEDULED_DUE = pair "scheduled/due";
     SCHEDULED_GET = both "scheduled/get";
     SCHEDULED_LIST = both "scheduled/list";
+    SCHEDULED_ORPHANS = pair "scheduled/orphans";
     SCHEDULED_PROMOTE = pair "scheduled/promote";
     SESSION_IMPORT = pair "session/import";
     SESSION_PRUNE = both "session/prune";

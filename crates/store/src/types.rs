@@ -25,7 +25,7 @@ pub type Micros = i64;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whose queue it is; names are unique across namespaces all the same.
+    /// Whose queue it is; names are unique across namespaces all the same. Fixed at creation.
     pub namespace: String,
     /// How many lanes the queue has; fixed at creation.
     pub partitions: u32,
@@ -115,6 +115,8 @@ pub struct Maintenance {
     pub calls: u64,
     /// Workers that stopped, or were not heard of, long ago.
     pub workers: u64,
+    /// Messages, finished messages and rows of keys that a transaction left in a queue that was deleted before it committed.
+    pub orphans: u64,
 }
 
 /// A message to enqueue.

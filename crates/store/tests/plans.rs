@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure_store::conformance::numbered;
 use tenure_store::conformance::statements::{plan, script};
-use tenure_store::{Message, NewMessage};
+use tenure_store::{Message, NewMessage, Settings};
 
 #[tokio::test]
 async fn verbs_look_ids_up_by_the_primary_key_and_claims_walk_the_lane() {
@@ -56,6 +56,55 @@ async fn pruning_walks_only_messages_of_its_outcome_that_are_old_enough() {
     assert!(!prune.contains("Seq Scan on archive"), "{prune}");
     let list = plan(&harness.store, "archive/list", &[&queue, "'dead'", "9000", "0", "50"]).await;
     assert!(list.contains("Index Scan Backward using archive_outcome") && !list.contains("Sort"), "{list}");
+}
+
+#[tokio::test]
+async fn looking_for_orphans_probes_the_gaps_between_living_lanes() {
+    let harness = support::postgres().await;
+    let (mut first, mut last) = (0, 0);
+    for n in 0..40 {
+        let queue = harness.store.queue_create(&format!("queue {n}"), Settings::default()).await.unwrap();
+        match n {
+            0 => first = queue.lanes[0],
+            39 => last = queue.lanes[0],
+            _ if n % 2 == 0 => drop(harness.store.queue_delete(&queue.name).await.unwrap()),
+            _ => {}
+        }
+    }
+    let statements = [
+        ("message", "message_lane", "lane"),
+        ("scheduled", "scheduled_", "lane"),
+        ("key", "key_lease_", "lane"),
+        ("archive", "archive_outcome", "queue"),
+    ];
+    // Also with what a plan is made of before the statistics know about the rows.
+    for known in [false, true] {
+        if known {
+            script(
+                &harness.store,
+                &format!(
+                    "insert into tenure.message (id, lane, leased_until, created_at, attempts, payload)
+                     select n, case n % 2 when 0 then {first} else {last} end, 0, 0, 0, '' from generate_series(1, 20000) n;
+                     insert into tenure.scheduled (id, lane, due_at, keep_place, created_at, attempts, payload)
+                     select n, {first}, n, false, 0, 0, '' from generate_series(20001, 40000) n;
+                     insert into tenure.key_lease (lane, key, token, leased_until)
+                     select {last}, n, n, n from generate_series(1, 20000) n;
+                     insert into tenure.archive (id, position, queue, lane, outcome, attempts, created_at, finished_at, payload)
+                     select n, n, {first}, {first}, 'completed', 1, n, n, '' from generate_series(1, 20000) n;
+                     analyze tenure.message; analyze tenure.scheduled; analyze tenure.key_lease; analyze tenure.archive"
+                ),
+            )
+            .await;
+        }
+        for (noun, index, column) in statements {
+            let orphans = plan(&harness.store, &format!("{noun}/orphans"), &["1000::bigint"]).await;
+            let walk = orphans.lines().find(|line| line.contains(&format!("using {index}"))).unwrap_or_default();
+            assert!(walk.contains("Index"), "{noun}: {orphans}");
+            let bounds = [format!("{column} > "), format!("{column} < ")];
+            let bound = |line: &&str| line.contains("Index Cond") && bounds.iter().all(|bound| line.contains(bound));
+            assert!(orphans.lines().any(|line| bound(&line)), "{noun}: {orphans}");
+        }
+    }
 }
 
 /// Every extension rewrote all messages of the key before: 100,000 of them died of it.

@@ -144,7 +144,8 @@ impl Admin {
     }
 
     /// Changes some of a queue's settings and leaves the others as they are. Consumers that run see the change at once. The
-    /// function is called again when another process has changed the queue at the same moment.
+    /// function is called again when another process has changed the queue at the same moment. The number of partitions, the
+    /// namespace and the placement are fixed when the queue is created.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -159,7 +160,8 @@ impl Admin {
     /// ```
     ///
     /// # Errors
-    /// `QueueNotFound` for the queue or for its dead queue, or `ValidationFailed` for settings that cannot be.
+    /// `QueueNotFound` for the queue or for its dead queue, or `ValidationFailed` for settings that cannot be and for a change of
+    /// one that is fixed.
     pub async fn change_queue(&self, name: &str, change: impl Fn(&mut Settings)) -> Result<QueueInfo> {
         let act = async {
             let changed = self.store.kernel.queue_change(name, change).await;
@@ -168,7 +170,8 @@ impl Admin {
         self.observer(name).watch("change_queue", act).await
     }
 
-    /// Replaces all of a queue's settings; [`change_queue`](Admin::change_queue) changes some of them.
+    /// Replaces all of a queue's settings but the number of partitions, the namespace and the placement, which stay as they were when
+    /// the queue was created, whatever is given. [`change_queue`](Admin::change_queue) changes some settings.
     ///
     /// # Errors
     /// `QueueNotFound` for the queue or for its dead queue, or `ValidationFailed` for settings that cannot be.

@@ -162,12 +162,14 @@ impl Config {
     /// From a YAML file with the names of this struct's fields.
     ///
     /// # Errors
-    /// `InvalidConfig` when the file cannot be read, has an unknown name, or a value that cannot be right.
+    /// `InvalidConfig` when the file cannot be read, has an unknown name, or a value that cannot be right. It says where, and repeats
+    /// no value of the file.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let failed = |message: String| Error::InvalidConfig { field: path.display().to_string(), message };
         let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-        let config: Config = serde_yaml_ng::from_str(&text).map_err(|error| failed(error.to_string()))?;
+        let config: Config = serde_yaml_ng::from_str(&text)
+            .map_err(|error| failed(tenure_store::config_error_shown(&error.to_string())))?;
         config.validate()?;
         Ok(config)
     }

@@ -241,7 +241,8 @@ impl Store {
     /// One round of housekeeping, now. In every queue: buries messages that have expired or run out of attempts where no
     /// consumer dequeues, and removes finished messages as the queue's retention says. In the whole store: removes dedupe keys
     /// whose window has passed and whose messages are gone, rows of routing keys that are not in use, workers that stopped an
-    /// hour ago, and workers that sent no heartbeat for a day.
+    /// hour ago, workers that sent no heartbeat for a day, and what transactions have stored in queues that were deleted before they
+    /// committed.
     ///
     /// [`Consumer::run`](crate::Consumer::run) and the server do this about once a minute, one process per store at a time. Call
     /// it yourself, about as often, only where neither runs.

@@ -37,6 +37,31 @@ fn a_bad_file_is_named_with_what_is_wrong() {
 }
 
 #[test]
+fn an_error_about_a_file_repeats_none_of_its_values() {
+    for text in [
+        "postgres://me:s3cret@db/app\n",
+        "dsn = postgres://me:s3cret@db/app\n",
+        "host=db password=s3cret\n",
+        "me:s3cret@db/app\n",
+        "'host=db password=\\\"s3cret\\\"'\n",
+        "- postgres://me:s3cret@db/app\n",
+        "dsn: [postgres://me:s3cret@db/app]\n",
+        "dsn: {url: 'host=db password=s3cret'}\n",
+        "postgres://me:s3cret@db/app: 1\n",
+        "? host=db password=s3cret\n: 1\n",
+        "dsn: a.db\nmax_read_ct: host=db password=s3cret\n",
+        "dsn: a.db\nvalidation_config: me:s3cret@db/app\n",
+        "dsn: 'postgres://me:s3cret@db/app\n",
+        "dsn: *s3cret\n",
+    ] {
+        let error = file(text).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("s3cret"), "{text}: {error}");
+    }
+    let error = file("dsn: a.db\nmax_read_ct: s3cret\n").unwrap_err().to_string();
+    assert!(error.contains("max_read_ct: invalid type: string, expected i32 at line 2 column 14"), "{error}");
+}
+
+#[test]
 fn the_environment_sets_every_setting() {
     let variables = |name: &str| {
         let value = match name {

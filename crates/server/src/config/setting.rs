@@ -1,6 +1,7 @@
 //! How single settings are read, whoever gives them: a flag, the environment or the file.
 //!
-//! Invariant: an error repeats what was given and says what is allowed; the caller says which setting it was.
+//! Invariant: an error says what is allowed, and repeats what was given unless it was given in the file; the caller says which
+//! setting it was.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -134,7 +135,8 @@ pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(value:
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<T>, E> {
-            text.parse().map(Some).map_err(E::custom)
+            // The file has the DSNs: one that is given under another key is not printed. The reader says which line it is.
+            text.parse().map(Some).map_err(|error: String| E::custom(error.replace(&format!("'{text}'"), "the value")))
         }
 
         fn visit_u64<E: de::Error>(self, number: u64) -> Result<Option<T>, E> {

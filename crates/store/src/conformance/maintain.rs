@@ -1,6 +1,6 @@
 use super::statements::{count, script};
 use super::*;
-use crate::{Heartbeat, Maintenance};
+use crate::{Due, Heartbeat, Kind, Maintenance};
 
 fn once(key: &str) -> NewMessage {
     NewMessage { dedupe: Some(key.into()), ..NewMessage::new("x") }
@@ -125,4 +125,37 @@ pub async fn clearing_dedupe_keys_leaves_those_of_living_messages(h: &Harness) {
     assert!(!h.put_message(&queue, once("0")).await.duplicate);
     assert!(h.put_message(&queue, once("2499")).await.duplicate);
     assert!(h.put_message(&mail, once("0")).await.duplicate, "another queue");
+}
+
+pub async fn rows_of_queues_that_are_gone_are_removed_and_no_others(h: &Harness) {
+    let kept = Settings { partitions: 2, retain_completed: Some(Duration::from_secs(3600)), ..Settings::default() };
+    let mut queues = Vec::new();
+    for name in ["gone first", "living", "gone", "gone too", "living too", "gone last"] {
+        let queue = h.store.queue_create(name, kept.clone()).await.unwrap();
+        for text in ["completed", "ready"] {
+            h.put(&queue, text).await;
+        }
+        h.complete(h.take_one(&queue).await.fence()).await;
+        h.put_message(&queue, NewMessage { key: Some("k".into()), ..NewMessage::new("keyed") }).await;
+        h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().unwrap();
+        let later = Some(Due::In(Duration::from_secs(60)));
+        h.put_message(&queue, NewMessage { due: later, ..NewMessage::new("later") }).await;
+        queues.push(queue);
+    }
+    // More than two batches.
+    h.store.enqueue(&queues[2], Some(1), numbered(2_300)).await.unwrap();
+    // What is left when a transaction commits after its queue was deleted.
+    for queue in queues.iter().filter(|queue| queue.name.starts_with("gone")) {
+        for (table, column) in [("lane", "queue"), ("queue", "id")] {
+            script(&h.store, &format!("delete from tenure.{table} where {column} = {}", queue.id)).await;
+        }
+    }
+    assert_eq!(h.store.verify().await.unwrap_err().kind(), Kind::Orphans);
+    let done = h.store.maintain().await.unwrap();
+    assert_eq!(done, Maintenance { orphans: 4 * 5 + 2_300, ..Maintenance::default() });
+    h.store.verify().await.unwrap();
+    for (table, rows) in [("message", 4), ("scheduled", 2), ("key_lease", 2), ("archive", 2)] {
+        assert_eq!(count(&h.store, table).await, rows, "{table}");
+    }
+    assert_eq!(h.store.maintain().await.unwrap(), Maintenance::default());
 }

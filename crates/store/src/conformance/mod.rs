@@ -258,7 +258,8 @@ cases! { $
         a_round_comes_to_every_queue
         rows_of_keys_are_removed_when_no_message_needs_them
         workers_are_removed_an_hour_after_they_stopped_or_after_a_silent_day
-        clearing_dedupe_keys_leaves_those_of_living_messages;
+        clearing_dedupe_keys_leaves_those_of_living_messages
+        rows_of_queues_that_are_gone_are_removed_and_no_others;
     event:
         events_are_read_in_order
         a_duplicate_event_is_refused_and_nothing_is_appended

@@ -33,7 +33,8 @@ const PAGE: usize = 100;
 impl Store {
     /// One round of housekeeping, now: in every queue as [`maintain_queue`](Store::maintain_queue), and of the whole store
     /// dedupe keys whose window has passed and whose messages are gone, records of calls of processes that ended, workers that
-    /// stopped an hour ago, and workers that sent no heartbeat for a day. When one queue fails the round goes on with the others,
+    /// stopped an hour ago, workers that sent no heartbeat for a day, and what late transactions have stored in queues that were
+    /// deleted before they committed. When one queue fails the round goes on with the others,
     /// and ends with the first error.
     pub async fn maintain(&self) -> Result<Maintenance> {
         self.maintain_as(&mut Turn { token: None, renewed: Instant::now() }).await
@@ -79,17 +80,46 @@ impl Store {
     async fn maintain_as(&self, turn: &mut Turn) -> Result<Maintenance> {
         let mut done = Maintenance::default();
         let mut failed = None;
-        if self.maintain_queues(turn, &mut done, &mut failed).await? && self.forget_as(turn, &mut done).await? {
-            while self.keep_turn(turn).await? {
-                let removed = self.remove_workers(STOPPED, Some(SILENT)).await?;
-                done.workers += removed;
-                if removed < BATCH as u64 {
-                    break;
-                }
-                tokio::time::sleep(PAUSE).await;
-            }
+        // The orphans come last: a probe may walk the dead index entries of a queue that was deleted just now.
+        if self.maintain_queues(turn, &mut done, &mut failed).await?
+            && self.forget_as(turn, &mut done).await?
+            && self.forget_workers(turn, &mut done).await?
+        {
+            self.remove_orphans(turn, &mut done).await?;
         }
         failed.map_or(Ok(done), Err)
+    }
+
+    /// Whether the turn was kept.
+    async fn forget_workers(&self, turn: &mut Turn, done: &mut Maintenance) -> Result<bool> {
+        while self.keep_turn(turn).await? {
+            let removed = self.remove_workers(STOPPED, Some(SILENT)).await?;
+            done.workers += removed;
+            if removed < BATCH as u64 {
+                return Ok(true);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Ok(false)
+    }
+
+    /// Removes what belongs to a lane or queue that does not exist. The deletion of a queue waits for such transactions itself;
+    /// here are those that committed when the process that deleted the queue had ended.
+    async fn remove_orphans(&self, turn: &mut Turn, done: &mut Maintenance) -> Result<()> {
+        let before = done.orphans;
+        for statement in [MESSAGE_ORPHANS, SCHEDULED_ORPHANS, KEY_ORPHANS, ARCHIVE_ORPHANS] {
+            let batch = [Value::Int(BATCH as i64)];
+            let Some(removed) = self.remove_all(turn, statement, &batch).await? else { break };
+            done.orphans += removed;
+        }
+        if done.orphans > before {
+            let rows = done.orphans - before;
+            tracing::info!(
+                rows,
+                "removed what transactions had stored in queues that were deleted before they committed"
+            );
+        }
+        Ok(())
     }
 
     /// Housekeeping in every queue. The first error that concerns one queue is left in `failed`: it keeps no other queue from

@@ -90,17 +90,21 @@ impl Store {
             .await
     }
 
-    /// Replaces a queue's settings, all but its namespace and its number of partitions, which stay as they were made.
+    /// Replaces a queue's settings, all but its namespace, its number of partitions and its placement, which stay as they were
+    /// made whatever is given.
     pub async fn queue_update(&self, name: &str, settings: Settings) -> Result<Queue> {
         self.queue_update_from(name, settings, None).await?.ok_or_else(|| missing(name))
     }
 
     /// Changes some of a queue's settings and leaves the others as they are, also those that another process changes at the
-    /// same time: `change` is then called again, with its outcome.
+    /// same time: `change` is then called again, with its outcome. A change of the namespace, the number of partitions or the
+    /// placement is `InvalidInput`, and nothing is changed: they are fixed at creation.
     pub async fn queue_change(&self, name: &str, change: impl Fn(&mut Settings)) -> Result<Queue> {
         loop {
-            let Queue { mut settings, updated_at, .. } = self.queue_get(name).await?;
+            let Queue { settings: before, updated_at, .. } = self.queue_get(name).await?;
+            let mut settings = before.clone();
             change(&mut settings);
+            check_fixed(name, &before, &settings)?;
             if let Some(queue) = self.queue_update_from(name, settings, Some(updated_at)).await? {
                 return Ok(queue);
             }
@@ -215,8 +219,8 @@ impl Store {
     /// were lost with it.
     ///
     /// On PostgreSQL it waits up to 10 seconds for open transactions that may have stored messages in the queue; for one that
-    /// is open longer, a task waits as long as this store is open. A transaction above READ COMMITTED that has called
-    /// `tenure.enqueue` keeps the deletion itself waiting, up to the time limit of statements.
+    /// is open longer, a task waits as long as this store is open, and later housekeeping removes its messages. A transaction
+    /// above READ COMMITTED that has called `tenure.enqueue` keeps the deletion itself waiting, up to the time limit of statements.
     pub async fn queue_delete(&self, name: &str) -> Result<u64> {
         let owned = name.to_owned();
         let found = self.db().transact(move |conn| {
@@ -243,7 +247,7 @@ impl Store {
                     Ok(gone) => break gone,
                     Err(error) if error.is_retryable() => tokio::time::sleep(RETRY).await,
                     Err(error) => {
-                        tracing::error!(%error, "could not look for messages of a deleted queue: `verify` finds them");
+                        tracing::error!(%error, "could not look for messages of a deleted queue; housekeeping removes them");
                         break 0;
                     }
                 }
@@ -418,6 +422,23 @@ fn check(name: &str, settings: &Settings) -> Result<()> {
     }
     if settings.dead_queue.as_deref() == Some(name) {
         return Err(invalid(format!("queue '{name}' cannot be its own dead queue: name another")));
+    }
+    Ok(())
+}
+
+/// A change of what is fixed at creation would be lost without a word.
+fn check_fixed(name: &str, before: &Settings, after: &Settings) -> Result<()> {
+    let shown = |settings: &Settings| {
+        [settings.partitions.to_string(), format!("'{}'", settings.namespace), format!("'{}'", settings.placement)]
+    };
+    let whats = ["number of partitions", "namespace", "placement"];
+    for ((what, before), after) in whats.into_iter().zip(shown(before)).zip(shown(after)) {
+        if before != after {
+            return Err(invalid(format!(
+                "the {what} of queue '{name}' is fixed at creation and stays {before}, not {after}: create another queue with it, \
+                 and delete '{name}' when it is empty"
+            )));
+        }
     }
     Ok(())
 }

@@ -28,6 +28,28 @@ async fn enqueue_that_commits_after_its_queue_was_deleted_leaves_no_orphan() {
     store.verify().await.unwrap();
 }
 
+/// The process that deletes the queue ends before the transaction does.
+#[tokio::test(flavor = "multi_thread")]
+async fn enqueue_that_commits_after_the_process_that_deleted_its_queue_has_ended_is_removed_by_housekeeping() {
+    let (store, queue, mut client, schema) = postgres().await;
+    let transaction = client.transaction().await.unwrap();
+    let later = NewMessage { due: Some(Due::In(Duration::from_secs(60))), ..NewMessage::new("later") };
+    let keyed = NewMessage { key: Some("k".into()), ..NewMessage::new("keyed") };
+    store.enqueue_in_postgres(&transaction, &queue, vec![NewMessage::new("x"), later, keyed]).await.unwrap();
+    let other = Store::connect(&format!("{}?schema={schema}", support::postgres_dsn())).await.unwrap();
+    let deleting = tokio::spawn(async move { other.queue_delete("jobs").await });
+    let limit = std::time::Instant::now() + Duration::from_secs(60);
+    while store.queue_get("jobs").await.is_ok() {
+        assert!(std::time::Instant::now() < limit, "the queue stays");
+    }
+    deleting.abort();
+    assert!(deleting.await.unwrap_err().is_cancelled());
+    transaction.commit().await.unwrap();
+    assert_eq!(store.verify().await.unwrap_err().kind(), Kind::Orphans);
+    assert_eq!(store.maintain().await.unwrap().orphans, 3);
+    store.verify().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn enqueues_of_two_processes_beside_a_deletion_leave_no_orphan() {
     let (store, queue, _, schema) = postgres().await;

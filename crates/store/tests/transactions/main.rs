@@ -414,7 +414,8 @@ async fn on_postgres_a_dedupe_key_that_is_renewed_during_a_purge_stays() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), blocked).await.expect("the purge meets the renewed key");
+    // It waits until the commit: the limit only ends a test that cannot go on.
+    tokio::time::timeout(Duration::from_secs(60), blocked).await.expect("the purge meets the renewed key");
     transaction.commit().await.unwrap();
     purge.await.unwrap().unwrap();
     assert!(store.enqueue(&queue, None, once()).await.unwrap()[0].duplicate, "the key of a living message is gone");

@@ -17,6 +17,8 @@ use super::{RetryPolicy, Summary, jittered};
 use crate::consumer::Consumer;
 use crate::error::{Error, Result};
 
+/// The shortest lease that a loop can extend in time.
+const SHORTEST: Duration = Duration::from_millis(100);
 /// How long one claim waits for messages; then it is asked again.
 const WAIT: Duration = Duration::from_secs(10);
 /// How often this loop asks whether the housekeeping of the store is due; one process per store does it then.
@@ -40,14 +42,11 @@ pub(super) struct Loop<'a> {
 
 impl Loop<'_> {
     pub(super) async fn run(self, mut until: BoxFuture<'_, Result<(), String>>) -> Result<Summary> {
-        if self.concurrency == 0 {
-            return Err(Error::invalid("concurrency is 0: let at least one handler work"));
-        }
-        if self.lease.unwrap_or(self.consumer.queue.settings.lease) < Duration::from_millis(100) {
-            return Err(Error::invalid("the lease is shorter than 100 ms: it could not be extended in time"));
-        }
-        if self.time_limit.is_some_and(|limit| limit.is_zero()) {
-            return Err(Error::invalid("the time limit of handlers is zero: give a positive duration"));
+        self.check()?;
+        tokio::select! {
+            biased;
+            stop = &mut until => return stopped(stop).map(|()| Summary::default()),
+            checked = self.check_queue() => checked?,
         }
         let keeper = Arc::new(Keeper::new(&self.consumer.store.kernel));
         let keeping = tokio::spawn(keeper.clone().run());
@@ -73,6 +72,37 @@ impl Loop<'_> {
         let result = self.drive(&mut until, &work, &mut tasks, &mut waiting, &mut releases).await;
         self.stop(&work, tasks, waiting, releases).await;
         result.map(|()| work.counts.summary())
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.concurrency == 0 {
+            return Err(Error::invalid("concurrency is 0: let at least one handler work"));
+        }
+        if self.lease.is_some_and(|lease| lease < SHORTEST) {
+            return Err(Error::invalid("the lease is shorter than 100 ms: it could not be extended in time"));
+        }
+        if self.time_limit.is_some_and(|limit| limit.is_zero()) {
+            return Err(Error::invalid("the time limit of handlers is zero: give a positive duration"));
+        }
+        Ok(())
+    }
+
+    /// Refuses a queue whose lease is too short. The queue is looked up: its settings may have changed since the consumer was made,
+    /// and claims lease for what they say now.
+    async fn check_queue(&self) -> Result<()> {
+        if self.lease.is_some() {
+            return Ok(());
+        }
+        let name = &self.consumer.queue.name;
+        match self.consumer.store.queue(name).await {
+            Ok(queue) if queue.settings.lease < SHORTEST => Err(Error::invalid(format!(
+                "the lease of queue '{name}' is shorter than 100 ms: it could not be extended in time; change the queue's lease, \
+                 or give the loop one of its own with `Run::lease`"
+            ))),
+            // The claims wait for a database that is away.
+            Err(error) if !error.is_retryable() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Leases and starts, until told to stop.
@@ -115,10 +145,7 @@ impl Loop<'_> {
             let wait = if owed.is_some() { Duration::ZERO } else { WAIT };
             tokio::select! {
                 biased;
-                stop = &mut *until => {
-                    let failed = |error| Error::invalid(format!("the future that stops the loop has failed: {error}"));
-                    return stop.map_err(failed);
-                }
+                stop = &mut *until => return stopped(stop),
                 () = self.consumer.worker.fenced.cancelled() => {
                     return Err(Error::WorkerStopped { id: self.consumer.worker.id });
                 }
@@ -174,6 +201,11 @@ impl Loop<'_> {
             );
         }
     }
+}
+
+/// What the future that stops the loop has said.
+fn stopped(stop: Result<(), String>) -> Result<()> {
+    stop.map_err(|error| Error::invalid(format!("the future that stops the loop has failed: {error}")))
 }
 
 /// Whether all tasks end in this time.

@@ -303,6 +303,34 @@ pub(crate) async fn one_setting_is_changed_and_the_others_stay(h: &Harness) {
     assert!(matches!(missing, Error::QueueNotFound { name } if name == "nope"));
 }
 
+pub(crate) async fn a_change_of_a_fixed_setting_is_refused_and_changes_nothing(h: &Harness) {
+    type Change = fn(&mut Settings);
+    let settings = Settings { partitions: 4, ..Settings::default() };
+    let before = h.admin().create_queue_with("jobs", settings).await.unwrap();
+    let changes: [(&str, Change); 3] = [
+        ("the number of partitions of queue 'jobs' is fixed at creation and stays 4, not 8", |s| s.partitions = 8),
+        ("the namespace of queue 'jobs' is fixed at creation and stays '_system', not 'mine'", |s| {
+            s.namespace = "mine".into();
+        }),
+        ("the placement of queue 'jobs' is fixed at creation and stays '', not 'other=4'", |s| {
+            s.placement = "other=4".into();
+        }),
+    ];
+    for (text, change) in changes {
+        let both = |settings: &mut Settings| {
+            settings.max_attempts = Some(99);
+            change(settings);
+        };
+        let error = h.admin().change_queue("jobs", both).await.unwrap_err();
+        assert!(matches!(error, Error::ValidationFailed { .. }), "{error:?}");
+        assert!(error.to_string().contains(text) && error.to_string().contains("create another queue"), "{error}");
+    }
+    assert_eq!(h.admin().get_queue("jobs").await.unwrap(), before);
+    // Replacing all settings leaves the fixed ones alone.
+    let replaced = h.admin().update_queue("jobs", Settings::default()).await.unwrap();
+    assert_eq!(replaced.settings, Settings { partitions: 4, ..Settings::default() });
+}
+
 pub(crate) async fn verify_before_install_names_the_missing_table(h: &Harness) {
     let empty = match h.dsn().rsplit_once(".db") {
         Some((path, _)) => format!("{path}-empty.db"),

@@ -124,6 +124,54 @@ pub(crate) async fn a_loop_leases_for_as_long_as_the_queue_says(h: &Harness) {
     assert!(error.to_string().contains("shorter than 100 ms"), "{error}");
 }
 
+/// For how many seconds a loop leases a message, and one of a key.
+async fn leased_for(h: &Harness, consumer: &Consumer, lease: Option<Duration>) -> [i64; 2] {
+    let producer = h.producer().await;
+    producer.enqueue("plain").await.unwrap();
+    producer.enqueue_with_options("keyed", &EnqueueOptions::default().key("ada")).await.unwrap();
+    let leases = Arc::new(Mutex::new([0, 0]));
+    let noted = leases.clone();
+    let handle = move |delivery: Delivery| {
+        let seconds = (delivery.vt - delivery.dequeued_at.unwrap()).num_seconds();
+        noted.lock().unwrap()[usize::from(delivery.key.is_some())] = seconds;
+        async { Ok::<_, Error>(()) }
+    };
+    let mut run = consumer.run(handle).until(drained(h.admin()));
+    if let Some(lease) = lease {
+        run = run.lease(lease);
+    }
+    run.await.unwrap();
+    *leases.lock().unwrap()
+}
+
+pub(crate) async fn a_lease_of_the_loop_overrides_that_of_the_queue(h: &Harness) {
+    let settings = Settings { lease: Duration::from_secs(7), ..Settings::default() };
+    h.admin().create_queue_with("jobs", settings).await.unwrap();
+    let consumer = h.consumer(1).await;
+    assert_eq!(leased_for(h, &consumer, None).await, [7, 7]);
+    assert_eq!(leased_for(h, &consumer, Some(Duration::from_secs(90))).await, [90, 90]);
+    h.admin().change_queue("jobs", |settings| settings.lease = Duration::from_millis(50)).await.unwrap();
+    assert_eq!(leased_for(h, &consumer, Some(Duration::from_secs(90))).await, [90, 90]);
+}
+
+pub(crate) async fn a_loop_checks_the_lease_that_its_queue_has_now(h: &Harness) {
+    let settings = Settings { lease: Duration::from_millis(50), ..Settings::default() };
+    h.admin().create_queue_with("jobs", settings).await.unwrap();
+    let consumer = h.consumer(1).await;
+    let handle = |_: Delivery| async { Ok::<_, Error>(()) };
+    let refused = consumer.run(handle).until(std::future::pending::<()>()).into_future();
+    let error = tokio::time::timeout(Duration::from_secs(60), refused).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::ValidationFailed { .. }) && error.to_string().contains("'jobs'"), "{error:?}");
+    h.admin().change_queue("jobs", |settings| settings.lease = Duration::from_secs(7)).await.unwrap();
+    assert_eq!(leased_for(h, &consumer, None).await, [7, 7]);
+    h.admin().change_queue("jobs", |settings| settings.lease = Duration::from_millis(99)).await.unwrap();
+    let refused = consumer.run(handle).until(std::future::pending::<()>()).into_future();
+    let error = tokio::time::timeout(Duration::from_secs(60), refused).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("shorter than 100 ms"), "{error}");
+    // A loop that was told to stop before it began has done nothing.
+    assert_eq!(consumer.run(handle).until(std::future::ready(())).await.unwrap(), Summary::default());
+}
+
 pub(crate) async fn a_handler_that_hangs_fails_at_its_time_limit(h: &Harness) {
     let (producer, consumer) = h.queue().await;
     producer.enqueue("hangs once").await.unwrap();

@@ -78,6 +78,7 @@ macro_rules! suite {
             a_queue_is_created_once_and_found
             a_queue_is_found_or_created_with_settings
             one_setting_is_changed_and_the_others_stay
+            a_change_of_a_fixed_setting_is_refused_and_changes_nothing
             a_missing_queue_is_an_error_by_name_and_by_number
             bad_names_are_refused
             a_queue_in_use_is_not_deleted_and_a_missing_one_answers_zero
@@ -143,6 +144,7 @@ macro_rules! suite {
             an_abandoned_key_rests_for_its_delay
             bad_keys_and_tokens_are_refused
             a_routed_queue_that_was_created_anew_is_found_by_its_name
+            a_routed_batch_is_leased_for_as_long_as_its_queue_says
         }
         $crate::cases::suite! { @cases $open, false, run:
             every_message_is_handled_once
@@ -164,6 +166,8 @@ macro_rules! suite {
             a_retry_after_the_last_attempt_is_buried
             a_running_loop_sees_changed_attempts
             a_loop_leases_for_as_long_as_the_queue_says
+            a_lease_of_the_loop_overrides_that_of_the_queue
+            a_loop_checks_the_lease_that_its_queue_has_now
             a_handler_that_hangs_fails_at_its_time_limit
             without_prefetch_a_busy_loop_leaves_messages_to_others
             without_prefetch_messages_and_keys_take_turns

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use tenure::{Error, MessageBatch, MessageQueue};
+use tenure::{Error, MessageBatch, MessageQueue, Settings};
 
 use super::Harness;
 
@@ -77,4 +77,20 @@ pub(crate) async fn a_routed_queue_that_was_created_anew_is_found_by_its_name(h:
     queue.enqueue("jobs", "k", "x", None).await.unwrap();
     let batch = queue.dequeue_batch("jobs").await.unwrap().expect("the key is free");
     assert_eq!(batch.messages[0].queue_id, created.id);
+}
+
+pub(crate) async fn a_routed_batch_is_leased_for_as_long_as_its_queue_says(h: &Harness) {
+    let settings = Settings { lease: Duration::from_secs(7), ..Settings::default() };
+    h.admin().create_queue_with("jobs", settings).await.unwrap();
+    let queue = MessageQueue::on(&h.store);
+    for text in ["a1", "a2"] {
+        queue.enqueue("jobs", "a", text, None).await.unwrap();
+    }
+    let batch = queue.dequeue_batch("jobs").await.unwrap().unwrap();
+    let leases = batch.messages.iter().map(|message| (message.vt - message.dequeued_at.unwrap()).num_seconds());
+    assert_eq!(leases.collect::<Vec<_>>(), [7, 7]);
+    h.advance(Duration::from_millis(6_999));
+    assert_eq!(queue.dequeue_batch("jobs").await.unwrap(), None, "the key is held");
+    h.advance(Duration::from_millis(1));
+    assert_eq!(texts(&queue.dequeue_batch("jobs").await.unwrap().unwrap()), ["a1", "a2"]);
 }

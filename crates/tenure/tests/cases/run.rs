@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tenure::{Delivery, EnqueueOptions, Error, MessageQueue, Outcome, RetryPolicy, Settings};
+use tenure::{Consumer, Delivery, EnqueueOptions, Error, MessageQueue, Outcome, Producer, RetryPolicy, Settings};
 use tokio::sync::Notify;
 
 use super::Harness;
@@ -233,6 +233,18 @@ pub(crate) async fn a_stop_waits_for_handlers_within_the_grace(h: &Harness) {
 
 pub(crate) async fn a_stop_gives_back_what_does_not_finish_in_time(h: &Harness) {
     let (producer, consumer) = h.queue().await;
+    let mut rounds = Vec::new();
+    // The loop waits five seconds for its releases: a machine that stalls for longer leaves messages leased in one round, and not
+    // in all.
+    while let Err(wrong) = given_back_by_a_stop(h, &producer, &consumer).await {
+        rounds.push(wrong);
+        assert!(rounds.len() < 4, "{rounds:?}");
+        h.admin().purge_queue("jobs").await.unwrap();
+    }
+}
+
+/// Stops a loop whose two handlers do not end. What it did, when it did not give both messages back.
+async fn given_back_by_a_stop(h: &Harness, producer: &Producer, consumer: &Consumer) -> Result<(), String> {
     producer.batch_enqueue(&[1, 2]).await.unwrap();
     let (told, log) = (Arc::new(AtomicBool::new(false)), Arc::new(Log::default()));
     let (flag, noted) = (told.clone(), log.clone());
@@ -252,11 +264,15 @@ pub(crate) async fn a_stop_gives_back_what_does_not_finish_in_time(h: &Harness) 
     let run = consumer.run(handle).until(log.until(2)).grace(Duration::from_millis(300));
     let summary = tokio::time::timeout(Duration::from_secs(120), run.into_future()).await.unwrap().unwrap();
     // The first one is released too when its answer comes too late.
-    assert_eq!((summary.retried + summary.released, summary.completed), (2, 0), "{summary:?}");
+    assert_eq!(summary.completed, 0, "{summary:?}");
     assert!(summary.retried == 0 || told.load(Ordering::SeqCst), "{summary:?}");
+    if summary.retried + summary.released != 2 {
+        return Err(format!("{summary:?}"));
+    }
     tokio::time::sleep(Duration::from_millis(50)).await;
     let back = h.consumer(2).await.dequeue_within(Duration::from_secs(3), 9, 30).await.unwrap();
-    assert!(!back.is_empty() && back.iter().all(|message| message.read_ct == 2));
+    assert!(!back.is_empty() && back.iter().all(|message| message.read_ct == 2), "{back:?}");
+    Ok(())
 }
 
 pub(crate) async fn messages_of_a_key_are_handled_in_order_and_one_at_a_time(h: &Harness) {
@@ -339,15 +355,24 @@ pub(crate) async fn a_busy_worker_is_not_declared_dead(h: &Harness) {
 }
 
 pub(crate) async fn a_worker_that_was_replaced_stops_its_loop(h: &Harness) {
-    let (_, consumer) = h.queue().await;
+    let (_, mut consumer) = h.queue().await;
     let handle = |_: Delivery| async { Ok::<_, Error>(()) };
-    let replace = async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        h.consumer(1).await
-    };
-    let run = tokio::time::timeout(Duration::from_secs(10), consumer.run(handle).into_future());
-    let (ended, _reborn) = tokio::join!(run, replace);
-    assert!(matches!(ended.expect("the loop ends").unwrap_err(), Error::WorkerStopped { .. }));
+    let mut rounds = Vec::new();
+    // A machine that stalls ends the loop late in one round, and not in all.
+    while rounds.last().is_none_or(|late| *late >= Duration::from_secs(8)) {
+        assert!(rounds.len() < 4, "{rounds:?}");
+        let replace = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            (h.consumer(1).await, Instant::now())
+        };
+        let run = async { (consumer.run(handle).await, Instant::now()) };
+        let both = async { tokio::join!(run, replace) };
+        let both = tokio::time::timeout(Duration::from_secs(120), both).await;
+        let ((ended, at), (reborn, replaced)) = both.expect("the loop ends");
+        assert!(matches!(ended.unwrap_err(), Error::WorkerStopped { .. }));
+        rounds.push(at.saturating_duration_since(replaced));
+        consumer = reborn;
+    }
 }
 
 pub(crate) async fn bad_settings_are_refused(h: &Harness) {
