@@ -329,6 +329,17 @@ pub enum Answer {
     Skipped,
 }
 
+/// What became of an extension of one lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// The lease is extended to this time.
+    Until(Micros),
+    /// The fence holds, and another transaction has locked the message: it is completing it, or extends its lease too.
+    Locked,
+    /// The fence no longer holds the message, or there is no such message.
+    Lost,
+}
+
 /// What a holder wants done with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
