@@ -111,7 +111,7 @@ async fn store_with_queue(dsn: &str) -> (Store, Queue) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn statement_of_a_frozen_server_ends_in_time_and_its_connection_is_not_used_again() {
+async fn statement_of_a_frozen_server_ends_in_time() {
     let cluster = Cluster::start(Durability::None).unwrap();
     // Nothing is prepared, so that the statement itself is what is not answered, whichever connection it gets.
     let dsn = format!("{}?statement_timeout=3&connect_timeout=3&pgbouncer=true", cluster.dsn());
@@ -136,6 +136,24 @@ async fn statement_of_a_frozen_server_ends_in_time_and_its_connection_is_not_use
     cluster.thaw().unwrap();
     let fences: Vec<_> = taken.iter().map(tenure_store::Message::fence).collect();
     assert_eq!(store.complete(&fences).await.unwrap(), [Answer::Done, Answer::Done]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_of_a_statement_that_was_not_answered_is_not_used_again() {
+    let schema = support::unique();
+    let dsn = format!("{}?schema={schema}", support::postgres_dsn());
+    let (_, queue) = store_with_queue(&dsn).await;
+    // Only this side gives the statement up: the server goes on with it, as one that is frozen may do after a while.
+    let unlimited = "pool_size=1&statement_timeout=1&options=-c%20statement_timeout%3D0";
+    let store = Store::connect(&format!("{dsn}&{unlimited}")).await.unwrap();
+    let mut locks = client().await;
+    let lock = locks.transaction().await.unwrap();
+    lock.batch_execute(&format!("lock table {schema}.message in exclusive mode")).await.unwrap();
+    let error = store.enqueue(&queue, None, numbered(1)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    // The pool's only connection would still wait for the lock.
+    let again = tokio::time::timeout(Duration::from_secs(20), store.queue_get("jobs")).await;
+    again.expect("the call waits behind a statement that was given up").unwrap();
 }
 
 #[tokio::test]
