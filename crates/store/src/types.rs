@@ -546,7 +546,7 @@ pub enum State {
 pub struct Import {
     /// A second import with the same source id into the same lane stores nothing.
     pub source_id: Option<String>,
-    /// Until when it is leased; 0: it is not.
+    /// Until when it is leased; 0: it is not, as must be one with a key.
     pub leased_until: Micros,
     /// When it expires.
     pub expire_at: Option<Micros>,
