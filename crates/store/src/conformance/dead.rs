@@ -173,7 +173,7 @@ pub async fn whatever_was_delivered_too_often_can_be_buried_under_another_limit(
 
 pub async fn a_backlog_of_expired_messages_does_not_hold_up_fresh_ones(h: &Harness) {
     // Turso buries a tenth as fast.
-    let backlog = if h.store.backend() == crate::Backend::Turso { 4_000 } else { 10_000 };
+    let backlog = if h.store.backend() == crate::Backend::Turso { 3_000 } else { 10_000 };
     let queue = h.queue_with(Settings { expire: Some(Duration::from_secs(10)), ..Settings::default() }).await;
     let mut rounds: Vec<u64> = Vec::new();
     loop {
