@@ -109,14 +109,15 @@ async fn sessions_over_the_cap_run_as_soon_as_capacity_is_free(factory: Factory)
     let options = RuntimeOptions { worker_concurrency: 2, ..RuntimeOptions::default() };
     // Two activities of 200 ms, one after the other.
     let [without, with] = without_and_with_cap(&factory, 1, options, (2, 1)).await;
-    assert!(with < 3 * without + Duration::from_secs(4), "{with:?}, and {without:?} without a cap");
+    // It took 31 s when a slot slept through a whole long poll.
+    assert!(with < 3 * without + Duration::from_secs(12), "{with:?}, and {without:?} without a cap");
 }
 
 async fn many_sessions_over_the_cap_keep_every_slot_busy(factory: Factory) {
     let options = RuntimeOptions { worker_concurrency: 16, ..RuntimeOptions::default() };
     // 120 activities of 200 ms, ten at a time, need 2.4 s.
     let [without, with] = without_and_with_cap(&factory, 10, options, (40, 3)).await;
-    assert!(with < 3 * without + Duration::from_secs(7), "{with:?}, and {without:?} without a cap");
+    assert!(with < 3 * without + Duration::from_secs(12), "{with:?}, and {without:?} without a cap");
 }
 
 async fn a_cancellation_shortly_before_the_start_cancels_the_first_turn(factory: Factory) {

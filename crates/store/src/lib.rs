@@ -61,11 +61,11 @@ pub use error::{Error, Kind, Result};
 pub use store::{Backend, Store};
 pub use types::{
     Acked, Activity, Answer, ApiKey, Archived, Census, Claim, Clear, CopyProgress, CopyReport, Due, End, Enqueued,
-    Event, ExecutionInfo, Fence, Heartbeat, History, HistoryEvent, Import, InstanceCensus, InstanceInfo, InstanceStats,
-    KeptValue, KeyBatch, Known, LaneStats, Maintenance, Message, Micros, Namespace, NewApiKey, NewMessage,
-    NewTurnMessage, NewUser, NewWork, Outcome, Place, Prune, Queue, Removal, Removed, Role, RoleBinding, Settings,
-    State, Turn, TurnAck, TurnClaim, TurnMessage, TurnToken, Use, User, ValueChange, Work, WorkClaim, WorkFilter,
-    WorkToken, Worker, WorkerStatus,
+    Event, ExecutionInfo, Extension, Fence, Heartbeat, History, HistoryEvent, Import, InstanceCensus, InstanceInfo,
+    InstanceStats, KeptValue, KeyBatch, Known, LaneStats, Maintenance, Message, Micros, Namespace, NewApiKey,
+    NewMessage, NewTurnMessage, NewUser, NewWork, Outcome, Place, Prune, Queue, Removal, Removed, Role, RoleBinding,
+    Settings, State, Turn, TurnAck, TurnClaim, TurnMessage, TurnToken, Use, User, ValueChange, Work, WorkClaim,
+    WorkFilter, WorkToken, Worker, WorkerStatus,
 };
 pub use vitals::{SIZES, Sizes, Vitals};
 pub use wait::{Asked, Lease, Leased, Round, Topic, Waiters, Watch, deal};

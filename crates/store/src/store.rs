@@ -1,6 +1,6 @@
 //! The store: a connected database with its combiners, and the callers that wait for leases.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::str::FromStr as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -24,9 +24,7 @@ use crate::ops::history::{Question, Told, question_flush};
 use crate::ops::queue::check_duration;
 use crate::ops::turn::{AckedTurn, EndedTurn, turn_ack_flush};
 use crate::ops::work::{Ended, ended_flush};
-use crate::types::{
-    Answer, Claim, Due, End, Enqueued, Fence, Message, Micros, NewMessage, Outcome, Place, Queue, Work,
-};
+use crate::types::{Answer, Claim, Due, End, Enqueued, Fence, Message, NewMessage, Outcome, Place, Queue, Work};
 use crate::vitals::Tallies;
 use crate::wait::hub::Hub;
 use crate::wait::keys::Keys;
@@ -446,32 +444,11 @@ impl Store {
         Ok(finished.into_iter().map(|finished| finished.answer).collect())
     }
 
-    /// Extends leases from their deadline, or from now if that has passed. Answers with the new deadline; none: the
-    /// lease is no longer yours. A message with a key is leased with its key, so the lease of the whole key is extended, once
-    /// for all its messages here, as by [`key_extend`](Store::key_extend).
-    pub async fn extend(&self, fences: &[Fence], extra: Duration) -> Result<Vec<Option<Micros>>> {
-        check_duration("the extension", extra)?;
-        let finished = self.finish_raw(fences, |_| Verb::Extend(extra)).await?;
-        let mut until: Vec<_> = finished.into_iter().map(|finished| finished.leased_until).collect();
-        // Only those pay for this that were not extended as messages without a key.
-        let missed: Vec<usize> = (0..fences.len()).filter(|n| until[*n].is_none()).collect();
-        if !missed.is_empty() {
-            let held = self.held(&missed.iter().map(|n| fences[*n]).collect::<Vec<_>>()).await?;
-            let keyed: Vec<(usize, i64)> =
-                missed.into_iter().zip(held).filter_map(|(n, token)| Some((n, token??))).collect();
-            let tokens: Vec<i64> = keyed.iter().map(|(_, token)| *token).collect::<BTreeSet<_>>().into_iter().collect();
-            let extended: HashMap<i64, _> =
-                tokens.iter().copied().zip(self.key_extend(&tokens, extra).await?).collect();
-            keyed.into_iter().for_each(|(n, token)| until[n] = extended[&token]);
-        }
-        Ok(until)
-    }
-
     async fn finish(&self, fences: &[Fence], verb: impl Fn(&Fence) -> Verb) -> Result<Vec<Answer>> {
         Ok(self.finish_raw(fences, verb).await?.into_iter().map(|finished| finished.answer).collect())
     }
 
-    async fn finish_raw(&self, fences: &[Fence], verb: impl Fn(&Fence) -> Verb) -> Result<Vec<Finished>> {
+    pub(crate) async fn finish_raw(&self, fences: &[Fence], verb: impl Fn(&Fence) -> Verb) -> Result<Vec<Finished>> {
         let items: Vec<Finish> = fences.iter().map(|fence| Finish::new(*fence, verb(fence))).collect();
         let bytes = items.len() * std::mem::size_of::<Finish>();
         self.inner.finishes.call(items, bytes).await

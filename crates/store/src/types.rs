@@ -331,6 +331,17 @@ pub enum Answer {
     Skipped,
 }
 
+/// What became of an extension of one lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// The lease is extended to this time.
+    Until(Micros),
+    /// The fence holds, and another transaction has locked the message: it is completing it, or extends its lease too.
+    Locked,
+    /// The fence no longer holds the message, or there is no such message.
+    Lost,
+}
+
 /// What a holder wants done with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
@@ -537,7 +548,7 @@ pub enum State {
 pub struct Import {
     /// A second import with the same source id into the same lane stores nothing.
     pub source_id: Option<String>,
-    /// Until when it is leased; 0: it is not.
+    /// Until when it is leased; 0: it is not, as must be one with a key.
     pub leased_until: Micros,
     /// When it expires.
     pub expire_at: Option<Micros>,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tenure_cluster::{Cluster, Durability};
 use tenure_store::conformance::numbered;
 use tenure_store::conformance::statements::script;
-use tenure_store::{Answer, Claim, Clock, Kind, NewMessage, Queue, Settings, Store};
+use tenure_store::{Answer, Claim, Clock, Extension, Kind, NewMessage, Queue, Settings, Store};
 
 /// What was acknowledged, and how often each message was reported done.
 #[derive(Default)]
@@ -111,7 +111,7 @@ async fn store_with_queue(dsn: &str) -> (Store, Queue) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn statement_of_a_frozen_server_ends_in_time_and_its_connection_is_not_used_again() {
+async fn statement_of_a_frozen_server_ends_in_time() {
     let cluster = Cluster::start(Durability::None).unwrap();
     // Nothing is prepared, so that the statement itself is what is not answered, whichever connection it gets.
     let dsn = format!("{}?statement_timeout=3&connect_timeout=3&pgbouncer=true", cluster.dsn());
@@ -136,6 +136,24 @@ async fn statement_of_a_frozen_server_ends_in_time_and_its_connection_is_not_use
     cluster.thaw().unwrap();
     let fences: Vec<_> = taken.iter().map(tenure_store::Message::fence).collect();
     assert_eq!(store.complete(&fences).await.unwrap(), [Answer::Done, Answer::Done]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_of_a_statement_that_was_not_answered_is_not_used_again() {
+    let schema = support::unique();
+    let dsn = format!("{}?schema={schema}", support::postgres_dsn());
+    let (_, queue) = store_with_queue(&dsn).await;
+    // Only this side gives the statement up: the server goes on with it, as one that is frozen may do after a while.
+    let unlimited = "pool_size=1&statement_timeout=1&options=-c%20statement_timeout%3D0";
+    let store = Store::connect(&format!("{dsn}&{unlimited}")).await.unwrap();
+    let mut locks = client().await;
+    let lock = locks.transaction().await.unwrap();
+    lock.batch_execute(&format!("lock table {schema}.message in exclusive mode")).await.unwrap();
+    let error = store.enqueue(&queue, None, numbered(1)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    // The pool's only connection would still wait for the lock.
+    let again = tokio::time::timeout(Duration::from_secs(20), store.queue_get("jobs")).await;
+    again.expect("the call waits behind a statement that was given up").unwrap();
 }
 
 #[tokio::test]
@@ -277,9 +295,36 @@ async fn a_claim_passes_over_rows_that_another_transaction_has_locked() {
     );
     client.batch_execute(&lock).await.unwrap();
     let claim = harness.store.claim(Claim::from_queue(&queue, 3));
-    let taken = tokio::time::timeout(Duration::from_secs(5), claim).await.expect("the claim waits for a lock").unwrap();
+    let taken =
+        tokio::time::timeout(Duration::from_secs(20), claim).await.expect("the claim waits for a lock").unwrap();
     assert_eq!(taken.iter().map(|message| message.id).collect::<Vec<_>>(), [ids[1], ids[3], ids[4]]);
     client.batch_execute("rollback").await.unwrap();
     harness.advance(1_000);
     assert_eq!(harness.take(&queue, 9).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_extension_does_not_wait_for_rows_that_another_transaction_has_locked() {
+    let (harness, queue, client) = open().await;
+    harness.store.enqueue(&queue, None, numbered(3)).await.unwrap();
+    let taken = harness.take(&queue, 3).await;
+    let fences: Vec<_> = taken.iter().map(tenure_store::Message::fence).collect();
+    let complete = format!("begin; delete from \"{}\".message where id = {}", schema(&harness.dsn), taken[1].id);
+    client.batch_execute(&complete).await.unwrap();
+    let extra = Duration::from_secs(30);
+    let extension = harness.store.extend_unlocked(&fences, extra);
+    let extensions =
+        tokio::time::timeout(Duration::from_secs(20), extension).await.expect("it waits for a lock").unwrap();
+    let extended = |n: usize| Extension::Until(taken[n].leased_until + 30_000_000);
+    assert_eq!(extensions, [extended(0), Extension::Locked, extended(2)]);
+    // The lease is not refused either: who wants an answer for all gets it when the other transaction has ended.
+    let waiting = tokio::spawn({
+        let (store, fences) = (harness.store.clone(), fences.clone());
+        async move { store.extend(&fences, extra).await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished());
+    client.batch_execute("rollback").await.unwrap();
+    let until: Vec<_> = waiting.await.unwrap().unwrap().into_iter().map(Option::unwrap).collect();
+    assert_eq!(until[1], taken[1].leased_until + 30_000_000);
 }

@@ -7,7 +7,9 @@ mod support;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tenure_store::{Answer, Claim, Clear, Clock, Due, End, Fence, Message, NewMessage, Place, Queue, Settings, Store};
+use tenure_store::{
+    Answer, Claim, Clear, Clock, Due, End, Fence, KeyBatch, Message, NewMessage, Place, Queue, Settings, Store,
+};
 use tokio::sync::Mutex;
 
 /// Rounds per verb: 52 of 2,000 completes were refused when rows were located by ctid.
@@ -81,6 +83,36 @@ where
     assert_eq!(refused, 0, "of {ROUNDS} verbs of a holder");
 }
 
+/// Leases keys with so many messages each, and runs the verb on them, message by message or on the whole key, while another store
+/// extends the lease of the same key.
+async fn race_key<V>(messages: usize, verb: V)
+where
+    V: for<'a> Fn(&'a Holder, &'a KeyBatch, usize) -> BoxFuture<'a, bool>,
+{
+    let (holder, other, queue) = Holder::and_another(Settings::default()).await;
+    let store = &holder.store;
+    let mut refused = 0;
+    for round in 0..ROUNDS / BATCH {
+        // Other keys in every round: those of the last may rest.
+        let key = |n: usize| NewMessage { key: Some(format!("{round} {}", n / messages)), ..NewMessage::new("x") };
+        store.enqueue(&queue, None, (0..BATCH).map(key).collect()).await.unwrap();
+        for _ in 0..BATCH / messages {
+            let batch = store.claim_key(&queue.lanes, None, None, Duration::from_secs(5)).await.unwrap().unwrap();
+            assert_eq!(batch.messages.len(), messages);
+            for n in 0..messages {
+                let tokens = [batch.token];
+                let extension = other.key_extend(&tokens, Duration::from_secs(30));
+                let (answer, _) = tokio::join!(verb(&holder, &batch, n), extension);
+                refused += usize::from(!answer);
+            }
+            store.key_complete(batch.token).await.unwrap();
+        }
+        let everything = Clear { ready: true, leased: true, scheduled: true };
+        store.lane_clear(queue.lanes[0], everything).await.unwrap();
+    }
+    assert_eq!(refused, 0, "of {ROUNDS} verbs of a holder");
+}
+
 /// The settings of a queue whose completed messages are kept: they are completed by another statement.
 fn kept() -> Settings {
     Settings { retain_completed: Some(Duration::from_secs(60)), ..Settings::default() }
@@ -124,4 +156,36 @@ verbs! {
         |holder, fence| holder.complete_in_transaction(fence).await;
     complete_by_the_function_of_the_database_is_not_refused_during_an_extension:
         |holder, fence| holder.complete_in_sql(fence).await;
+}
+
+macro_rules! key_verbs {
+    ($($name:ident ($messages:expr): |$holder:ident, $batch:ident, $n:pat_param| $act:expr;)+) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            race_key($messages, |$holder, $batch, $n| Box::pin(async move { $act })).await;
+        })+
+    };
+}
+
+key_verbs! {
+    complete_of_a_message_of_a_key_is_not_refused_during_an_extension_of_the_key (BATCH):
+        |holder, batch, n| done(holder.store.complete(&[batch.messages[n].fence()]).await);
+    retry_of_a_message_of_a_key_is_not_refused_during_an_extension_of_the_key (BATCH): |holder, batch, n| {
+        let (fence, later) = (batch.messages[n].fence(), Some(Due::In(Duration::from_secs(60))));
+        done(holder.store.retry(&[fence], later, Place::Keep).await)
+    };
+    extend_of_a_message_of_a_key_is_not_refused_during_an_extension_of_the_key (BATCH): |holder, batch, n| {
+        let fence = batch.messages[n].fence();
+        holder.store.extend(&[fence], Duration::from_secs(30)).await.unwrap()[0].is_some()
+    };
+    key_complete_is_not_refused_during_an_extension (1):
+        |holder, batch, _| holder.store.key_complete(batch.token).await.unwrap() == Answer::Done;
+    key_release_is_not_refused_during_an_extension (1):
+        |holder, batch, _| holder.store.key_release(batch.token, Duration::ZERO, None).await.unwrap() == Answer::Done;
+    key_release_with_a_delay_is_not_refused_during_an_extension (1): |holder, batch, _| {
+        holder.store.key_release(batch.token, Duration::from_secs(60), None).await.unwrap() == Answer::Done
+    };
+    key_extend_is_not_refused_during_an_extension (1): |holder, batch, _| {
+        holder.store.key_extend(&[batch.token], Duration::from_secs(30)).await.unwrap()[0].is_some()
+    };
 }

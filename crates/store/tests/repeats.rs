@@ -31,6 +31,9 @@ enum Mode {
     Deliver,
 }
 
+/// The request that commits. The settings of a new session and other statements have the word in them too.
+const COMMIT: &[u8] = b"Q\0\0\0\x0bcommit\0";
+
 /// A proxy between a store and the server that can lose replies and delay requests.
 struct Proxy {
     mode: watch::Sender<Mode>,
@@ -39,6 +42,8 @@ struct Proxy {
     open: Arc<()>,
     /// How many requests were kept back.
     kept: Arc<AtomicUsize>,
+    /// How many replies were dropped.
+    lost: Arc<AtomicUsize>,
     /// The ports from which the server was connected to.
     ports: Arc<Mutex<Vec<i32>>>,
 }
@@ -53,7 +58,9 @@ impl Proxy {
         let (mode, watching) = watch::channel(Mode::Open);
         let changing = mode.clone();
         let (open, kept, ports) = (Arc::new(()), Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<i32>>>::default());
-        let proxy = Proxy { mode, dsn, open: open.clone(), kept: kept.clone(), ports: ports.clone() };
+        let lost = Arc::<AtomicUsize>::default();
+        let proxy =
+            Proxy { mode, dsn, open: open.clone(), kept: kept.clone(), lost: lost.clone(), ports: ports.clone() };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&target).await.unwrap();
@@ -62,9 +69,9 @@ impl Proxy {
                 let (from_server, to_server) = server.into_split();
                 let (change, counted) = (changing.clone(), (open.clone(), kept.clone()));
                 tokio::spawn(requests(from_client, to_server, change, counted));
-                let (watching, open) = (watching.clone(), open.clone());
+                let (watching, open, lost) = (watching.clone(), open.clone(), lost.clone());
                 tokio::spawn(async move {
-                    replies(from_server, to_client, watching).await;
+                    replies(from_server, to_client, watching, &lost).await;
                     drop(open);
                 });
             }
@@ -101,7 +108,7 @@ async fn requests(
         if length == 0 {
             open = None;
         }
-        if *mode.borrow() == Mode::MuteCommit && kept.windows(6).any(|word| word.eq_ignore_ascii_case(b"commit")) {
+        if *mode.borrow() == Mode::MuteCommit && kept.windows(COMMIT.len()).any(|message| message == COMMIT) {
             change.send_replace(Mode::Mute);
         }
         if length == 0 && !kept.is_empty() {
@@ -117,7 +124,12 @@ async fn requests(
     }
 }
 
-async fn replies(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, mut mode: watch::Receiver<Mode>) {
+async fn replies(
+    mut from: tcp::OwnedReadHalf,
+    mut to: tcp::OwnedWriteHalf,
+    mut mode: watch::Receiver<Mode>,
+    lost: &AtomicUsize,
+) {
     let mut buffer = vec![0; 65_536];
     loop {
         let length = tokio::select! {
@@ -127,9 +139,9 @@ async fn replies(mut from: tcp::OwnedReadHalf, mut to: tcp::OwnedWriteHalf, mut 
         if length == 0 {
             return;
         }
-        if matches!(*mode.borrow(), Mode::Open | Mode::MuteCommit | Mode::Deliver)
-            && to.write_all(&buffer[..length]).await.is_err()
-        {
+        if !matches!(*mode.borrow(), Mode::Open | Mode::MuteCommit | Mode::Deliver) {
+            lost.fetch_add(1, Ordering::SeqCst);
+        } else if to.write_all(&buffer[..length]).await.is_err() {
             return;
         }
     }
@@ -403,57 +415,78 @@ async fn end_key(store: Arc<Store>, token: i64, rest: Option<Duration>) -> tenur
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_release_whose_reply_was_lost_is_done_although_another_consumer_has_the_key() {
     for rest in [Duration::ZERO, REST] {
-        let setup = setup(Settings::default()).await;
-        let token = setup.lease_key().await;
-        setup.proxy.set(Mode::MuteCommit);
-        let call = tokio::spawn(end_key(setup.far.clone(), token, Some(rest)));
-        let ready = async |near: &Harness| near.store.lane_stats(setup.queue.lanes[0]).await.unwrap().ready == 1;
-        setup.until("the released message", ready).await;
-        setup.near.advance(60_000);
-        let taken = setup.near_key().await;
-        setup.cut().await;
-        assert_eq!(call.await.unwrap().unwrap(), Answer::Done);
-        // Another call is not the repeat, and the other consumer's lease is untouched.
-        assert_eq!(setup.far.key_release(token, rest, None).await.unwrap(), Answer::Lost);
-        assert_eq!(setup.near.store.key_complete(taken).await.unwrap(), Answer::Done);
+        in_one_round(async || {
+            let setup = setup(Settings::default()).await;
+            let token = setup.lease_key().await;
+            setup.proxy.set(Mode::MuteCommit);
+            let call = tokio::spawn(end_key(setup.far.clone(), token, Some(rest)));
+            let ready = async |near: &Harness| near.store.lane_stats(setup.queue.lanes[0]).await.unwrap().ready == 1;
+            setup.until("the released message", ready).await?;
+            setup.near.advance(60_000);
+            let taken = setup.near_key().await;
+            setup.cut().await?;
+            assert_eq!(call.await.unwrap().unwrap(), Answer::Done);
+            // Another call is not the repeat, and the other consumer's lease is untouched.
+            assert_eq!(setup.far.key_release(token, rest, None).await.unwrap(), Answer::Lost);
+            assert_eq!(setup.near.store.key_complete(taken).await.unwrap(), Answer::Done);
+            Some(())
+        })
+        .await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn key_complete_whose_reply_was_lost_is_done() {
-    let setup = setup(Settings::default()).await;
-    let token = setup.lease_key().await;
-    setup.proxy.set(Mode::MuteCommit);
-    let call = tokio::spawn(end_key(setup.far.clone(), token, None));
-    setup.until("the completed messages", async |_| setup.live().await == 0).await;
-    setup.cut().await;
-    assert_eq!(call.await.unwrap().unwrap(), Answer::Done);
-    assert_eq!(setup.far.key_complete(token).await.unwrap(), Answer::Lost);
+    in_one_round(async || {
+        let setup = setup(Settings::default()).await;
+        let token = setup.lease_key().await;
+        setup.proxy.set(Mode::MuteCommit);
+        let call = tokio::spawn(end_key(setup.far.clone(), token, None));
+        setup.until("the completed messages", async |_| setup.live().await == 0).await?;
+        setup.cut().await?;
+        assert_eq!(call.await.unwrap().unwrap(), Answer::Done);
+        assert_eq!(setup.far.key_complete(token).await.unwrap(), Answer::Lost);
+        Some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn end_of_a_key_lease_that_never_arrived_is_lost_when_another_consumer_has_taken_the_key_over() {
+    for rest in [None, Some(Duration::ZERO), Some(REST)] {
+        in_one_round(async || {
+            let setup = setup(Settings::default()).await;
+            let token = setup.lease_key().await;
+            setup.proxy.set(Mode::Late);
+            let call = tokio::spawn(end_key(setup.far.clone(), token, rest));
+            setup.kept_back().await?;
+            setup.near.advance(31_000);
+            setup.near_key().await;
+            setup.cut().await?;
+            assert_eq!(call.await.unwrap().unwrap(), Answer::Lost, "{rest:?}");
+            Some(())
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn end_of_a_key_lease_that_another_consumer_has_taken_over_is_lost_also_when_a_reply_was_lost() {
     for rest in [None, Some(Duration::ZERO), Some(REST)] {
-        // First the request does not arrive before the key is taken over, then it arrives after, and its reply is lost.
-        for arrives in [false, true] {
+        in_one_round(async || {
             let setup = setup(Settings::default()).await;
             let token = setup.lease_key().await;
-            if !arrives {
-                setup.proxy.set(Mode::Late);
-            } else {
-                setup.near.advance(31_000);
-                setup.near_key().await;
-                setup.proxy.set(Mode::MuteCommit);
-            }
+            setup.near.advance(31_000);
+            setup.near_key().await;
+            setup.proxy.set(Mode::MuteCommit);
             let call = tokio::spawn(end_key(setup.far.clone(), token, rest));
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            if !arrives {
-                setup.near.advance(31_000);
-                setup.near_key().await;
-            }
-            setup.cut().await;
+            // The commit has gone through, and its reply is dropped.
+            setup.until("a lost reply", async |_| setup.proxy.lost.load(Ordering::SeqCst) > 0).await?;
+            setup.cut().await?;
             assert_eq!(call.await.unwrap().unwrap(), Answer::Lost, "{rest:?}");
-        }
+            Some(())
+        })
+        .await;
     }
 }
 

@@ -14,9 +14,12 @@ use tenure_store::{Claim, NewMessage, Settings, WorkerStatus};
 async fn client(h: &Harness) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(&support::postgres_dsn(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
-    let schema = h.dsn.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).unwrap();
-    client.batch_execute(&format!("set search_path to {schema}")).await.unwrap();
+    client.batch_execute(&format!("set search_path to {}", schema(h))).await.unwrap();
     client
+}
+
+fn schema(h: &Harness) -> &str {
+    h.dsn.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).unwrap()
 }
 
 /// Does something for every row of a table that is inserted or updated under a condition.
@@ -83,11 +86,15 @@ async fn worker_is_not_stopped_when_its_leases_cannot_be_released() {
     }
 }
 
-/// How a worker claims: plain messages, or a key of which the statement on this table is slow.
+/// How a worker claims: plain messages, or a key of which the statement on this table waits.
 #[derive(Clone, Copy)]
 enum Claiming {
     Messages,
     Key(&'static str),
+}
+
+async fn count(client: &tokio_postgres::Client, text: &str, of: i64) -> i64 {
+    client.query_one(text, &[&of]).await.unwrap().get(0)
 }
 
 /// Stops a worker while a claim of it runs that began before: it has seen the worker ready, and leases after the worker's other
@@ -99,7 +106,11 @@ async fn stop_during_a_claim(claiming: Claiming, stop: impl AsyncFn(&Harness, i6
     h.put_message(&queue, NewMessage { key, ..NewMessage::new("x") }).await;
     let worker = h.store.worker_register("w", None).await.unwrap().id;
     let table = if let Claiming::Key(table) = claiming { table } else { "message" };
-    interfere(&h, table, "new.leased_until > 0", "perform pg_sleep(1)").await;
+    let beside = client(&h).await;
+    // A number for advisory locks that no other test has.
+    let lock = schema(&h).bytes().fold(17, |hash: i64, byte| (hash * 31 + i64::from(byte)) & 0x7fff_ffff);
+    beside.execute("select pg_advisory_lock($1)", &[&lock]).await.unwrap();
+    interfere(&h, table, "new.leased_until > 0", &format!("perform pg_advisory_xact_lock({lock})")).await;
     let claim = tokio::spawn({
         let (h, queue) = (h.clone(), queue.clone());
         async move {
@@ -113,15 +124,19 @@ async fn stop_during_a_claim(claiming: Claiming, stop: impl AsyncFn(&Harness, i6
             }
         }
     });
-    let beside = client(&h).await;
-    let sleeping = format!(
-        "select count(*) from pg_stat_activity where wait_event = 'PgSleep' and query like '%{}%'",
-        h.dsn.split("schema=").nth(1).and_then(|rest| rest.split('&').next()).unwrap()
-    );
-    while beside.query_one(&sleeping, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+    let waits = "select count(*) from pg_locks where not granted and locktype = 'advisory' and objid::bigint = $1";
+    while count(&beside, waits, lock).await == 0 {
+        assert!(!claim.is_finished(), "the claim does not wait for the lock");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    stop(&h, worker).await;
+    // The claim goes on when the worker is stopped and its other leases are released.
+    let unlock = async {
+        while count(&beside, "select count(*) from worker where id = $1 and status = 'ready'", worker).await > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        beside.execute("select pg_advisory_unlock($1)", &[&lock]).await.unwrap();
+    };
+    tokio::join!(stop(&h, worker), unlock);
     claim.await.unwrap();
     assert_eq!(h.store.worker_held(worker).await.unwrap(), 0);
     let free = match claiming {

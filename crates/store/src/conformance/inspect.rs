@@ -122,6 +122,24 @@ pub async fn an_import_is_stored_as_it_is_and_once_per_source(h: &Harness) {
     assert_eq!(error.kind(), Kind::NotFound);
 }
 
+pub async fn an_import_of_a_leased_message_with_a_key_is_refused(h: &Harness) {
+    let queue = h.queue().await;
+    let import = |key: Option<&str>, leased_until| Import {
+        key: key.map(str::to_owned),
+        leased_until,
+        payload: Bytes::from("x"),
+        ..Import::default()
+    };
+    let batch = vec![import(None, START + 1), import(Some("a"), START + 1)];
+    let error = h.store.message_import(queue.lanes[0], batch).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidInput);
+    assert!(error.to_string().contains("\"a\" is leased with its key"), "{error}");
+    assert_eq!(h.store.message_list(queue.lanes[0], State::Live, 0, 9).await.unwrap(), []);
+    h.store.message_import(queue.lanes[0], vec![import(Some("a"), 0)]).await.unwrap();
+    let batch = h.store.claim_key(&queue.lanes, None, None, Duration::ZERO).await.unwrap().unwrap();
+    assert_eq!(h.store.key_complete(batch.token).await.unwrap(), Answer::Done);
+}
+
 pub async fn the_greatest_limit_means_everything(h: &Harness) {
     let queue = h.queue_with(Settings { partitions: 2, ..Settings::default() }).await;
     mixed(h, &queue).await;

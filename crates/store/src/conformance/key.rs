@@ -1,3 +1,4 @@
+use super::statements::script;
 use super::*;
 use crate::{KeyBatch, State};
 
@@ -217,6 +218,15 @@ pub async fn a_backlog_of_dead_messages_of_one_key_does_not_hold_up_its_fresh_on
     let batch = behind_a_backlog(h, &queue, BACKLOG as u64).await;
     assert_eq!((payloads(&batch.messages), attempts(&batch)), (vec!["1".into(), "2".into()], vec![1, 1]));
     assert_eq!(h.store.key_complete(batch.token).await.unwrap(), Answer::Done);
+}
+
+pub async fn a_claim_ends_at_a_key_whose_message_is_leased_without_it(h: &Harness) {
+    let queue = h.queue().await;
+    put(h, &queue, &[("a", "a1")]).await;
+    // As an import stored it once.
+    script(&h.store, &format!("update tenure.message set leased_until = {}", START + 30_000_000)).await;
+    let claim = tokio::time::timeout(Duration::from_secs(20), take_key(h, &queue)).await;
+    assert!(claim.expect("the claim looks for ever").is_none());
 }
 
 pub async fn a_key_is_leased_in_batches_of_256_messages(h: &Harness) {

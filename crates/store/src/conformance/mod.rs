@@ -194,6 +194,7 @@ cases! { $
         an_exhausted_keyed_message_is_buried_and_the_rest_delivered
         a_backlog_of_dead_keys_does_not_hold_up_a_fresh_one
         a_backlog_of_dead_messages_of_one_key_does_not_hold_up_its_fresh_ones
+        a_claim_ends_at_a_key_whose_message_is_leased_without_it
         a_key_is_leased_in_batches_of_256_messages
         a_key_is_leased_in_batches_of_a_mebibyte
         messages_that_no_handler_has_seen_use_no_attempt_when_their_key_is_released
@@ -271,6 +272,7 @@ cases! { $
         clearing_takes_only_what_it_is_told
         a_deleted_message_is_gone_whatever_its_state
         an_import_is_stored_as_it_is_and_once_per_source
+        an_import_of_a_leased_message_with_a_key_is_refused
         the_greatest_limit_means_everything;
     wait:
         a_waiting_claim_gets_a_message_as_soon_as_there_is_one

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::clock::micros;
 use crate::db::{Conn, decode};
-use crate::error::Result;
+use crate::error::{Result, invalid};
 use crate::ops::queue::duration;
 use crate::ops::{check_label, check_text, no_lane, reserve, rows, stored};
 use crate::sql::*;
@@ -90,10 +90,19 @@ impl Store {
     }
 
     /// Stores messages as they are, under new ids. None for one whose source id is already in the lane.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a message with a key that is leased: such a message is leased with its key.
     pub async fn message_import(&self, lane: i64, items: Vec<Import>) -> Result<Vec<Option<i64>>> {
         for item in &items {
             item.source_id.as_deref().map_or(Ok(()), |text| check_text("the source id", text, 1024))?;
             item.key.as_deref().map_or(Ok(()), |text| check_text("the key", text, 1024))?;
+            if let Some(key) = &item.key
+                && item.leased_until != 0
+            {
+                let message = "is leased with its key, which cannot be imported: import it with leased_until 0";
+                return Err(invalid(format!("a message with the key {key:?} {message}")));
+            }
             check_label("the kind", item.kind.as_deref())?;
             check_label("the encoding", item.encoding.as_deref())?;
             check_label("the reference", item.reference.as_deref())?;

@@ -6,6 +6,7 @@ pub(crate) mod claim;
 pub(crate) mod copy;
 pub(crate) mod enqueue;
 pub(crate) mod event;
+pub(crate) mod extend;
 pub(crate) mod finish;
 pub(crate) mod history;
 pub(crate) mod identity;

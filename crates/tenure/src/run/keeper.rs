@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use tenure_store::Fence;
+use tenure_store::{Extension, Fence};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -48,7 +48,8 @@ struct Kept {
     /// How long the lease was when it was taken: the queue's setting may change while a loop runs.
     lease: Duration,
     /// When the lease ends at the earliest by our own clock, counted from the moment at which the claim was sent: its answer
-    /// may come late (6 s after the lease began, while the database was frozen).
+    /// may come late (6 s after the lease began, while the database was frozen). For a message that its handler completes in an
+    /// open transaction: until when the lock that this has on the message is relied upon.
     until: Instant,
     lost: CancellationToken,
     working: Option<Working>,
@@ -345,14 +346,15 @@ impl Keeper {
             }
         }
         let (messages_until, keys_until) =
-            tokio::join!(self.kernel.extend(&messages.1, extra), self.kernel.key_extend(&keys.1, extra));
+            tokio::join!(self.kernel.extend_unlocked(&messages.1, extra), self.kernel.key_extend(&keys.1, extra));
+        let of_key = |until: Option<_>| until.map_or(Extension::Lost, Extension::Until);
+        let keys_until = keys_until.map(|until| until.into_iter().map(of_key).collect());
         let mut missing = Vec::new();
-        for (tickets, until) in [(messages.0, messages_until), (keys.0, keys_until)] {
-            match until {
-                Ok(until) => {
-                    let extended =
-                        |(ticket, until): (u64, Option<_>)| self.extended(ticket, until.is_some(), asked, extra);
-                    missing.extend(tickets.into_iter().zip(until).filter_map(extended));
+        for (tickets, extensions) in [(messages.0, messages_until), (keys.0, keys_until)] {
+            match extensions {
+                Ok(extensions) => {
+                    let extended = |(ticket, extension)| self.extended(ticket, extension, asked, extra);
+                    missing.extend(tickets.into_iter().zip(extensions).filter_map(extended));
                 }
                 Err(error) => tracing::warn!(%error, "could not extend leases; trying again"),
             }
@@ -361,13 +363,20 @@ impl Keeper {
     }
 
     /// Notes what an extension has answered. The message that a handler works on, if its lease is not held any more.
-    fn extended(&self, ticket: u64, held: bool, asked: Instant, extra: Duration) -> Option<(u64, Fence)> {
+    fn extended(&self, ticket: u64, extension: Extension, asked: Instant, extra: Duration) -> Option<(u64, Fence)> {
         let mut leases = self.leases();
         let kept = leases.get_mut(&ticket)?;
-        match (held, kept.what) {
-            (true, _) => kept.until = kept.until.max(asked) + extra,
-            (false, Leased::Message(fence)) if kept.working.is_some() => return Some((ticket, fence)),
-            (false, _) => kept.lost.cancel(),
+        match (extension, kept.what) {
+            (Extension::Until(_), _) => kept.until = kept.until.max(asked) + extra,
+            // No other consumer can lease a message while the handler's own transaction, which completes it, has locked it. Any other
+            // lock says nothing about what happens when it ends. Either way the next look asks again.
+            (Extension::Locked, _) => {
+                if kept.working.as_ref().is_some_and(|working| working.in_transaction.is_completed()) {
+                    kept.until = kept.until.max(asked + extra);
+                }
+            }
+            (Extension::Lost, Leased::Message(fence)) if kept.working.is_some() => return Some((ticket, fence)),
+            (Extension::Lost, _) => kept.lost.cancel(),
         }
         None
     }
@@ -487,12 +496,31 @@ mod tests {
         let (keeper, ticket) = keeper(4000).await;
         let until = || keeper.leases()[&ticket].until;
         let (before, asked) = (until(), Instant::now());
-        keeper.extended(ticket, true, asked, LEASE / 2);
+        keeper.extended(ticket, Extension::Until(0), asked, LEASE / 2);
         assert_eq!(until(), before + LEASE / 2);
-        keeper.extended(ticket, true, before + LEASE, LEASE / 2);
+        keeper.extended(ticket, Extension::Until(0), before + LEASE, LEASE / 2);
         assert_eq!(until(), before + LEASE + LEASE / 2);
-        keeper.extended(ticket, false, asked, LEASE / 2);
+        keeper.extended(ticket, Extension::Lost, asked, LEASE / 2);
         assert!(keeper.leases()[&ticket].lost.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_locked_message_is_kept_while_its_handlers_own_transaction_completes_it() {
+        for completes in [false, true] {
+            let (keeper, ticket) = keeper(4000).await;
+            let in_transaction = InTransaction::default();
+            keeper.hand_out(ticket, (1, fence(1)), &in_transaction).unwrap();
+            if completes {
+                in_transaction.completes();
+            }
+            let until = || keeper.leases()[&ticket].until;
+            let (before, asked) = (until(), Instant::now() + LEASE / 4);
+            assert_eq!(keeper.extended(ticket, Extension::Locked, asked, LEASE / 2), None);
+            assert_eq!(until(), if completes { asked + LEASE / 2 } else { before });
+            assert!(keeper.take_due(asked).is_some(), "the next look asks again");
+            // The transaction was rolled back, and the lease taken meanwhile.
+            assert_eq!(keeper.extended(ticket, Extension::Lost, asked, LEASE / 2), Some((ticket, fence(1))));
+        }
     }
 
     #[tokio::test]
@@ -503,7 +531,8 @@ mod tests {
         keeper.not_held(ticket, &fence(2), false);
         assert!(!told.is_cancelled());
         in_transaction.completes();
-        assert_eq!(keeper.extended(ticket, false, Instant::now(), LEASE), Some((ticket, fence(1))));
+        let lost = keeper.extended(ticket, Extension::Lost, Instant::now(), LEASE);
+        assert_eq!(lost, Some((ticket, fence(1))));
         keeper.not_held(ticket, &fence(1), false);
         // There is no lease to extend any more, and its end is not the handler's concern.
         let after = Instant::now() + LEASE;

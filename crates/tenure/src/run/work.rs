@@ -286,6 +286,15 @@ impl Work {
             Verb::Bury(_) if done => (&self.counts.buried, "buried"),
             _ if done || self.is_completed(ticket, verdict, answer).await => (&self.counts.completed, "completed"),
             _ => {
+                let (message_id, operation) = (verdict.message.id, verdict.verb.names().0);
+                // Tells a message that was freed or deleted under its lease from a lease that this loop could not keep.
+                let in_time = self.keeper.is_exclusive(ticket);
+                tracing::info!(
+                    message_id,
+                    operation,
+                    in_time,
+                    "a message was no longer leased when its handler had ended"
+                );
                 self.count(&self.counts.lost, "lost");
                 return false;
             }

@@ -196,7 +196,7 @@ pub(crate) async fn a_handler_that_hangs_fails_at_its_time_limit(h: &Harness) {
     let limit = Duration::from_millis(200);
     let summary = consumer.run(handle).time_limit(limit).retry(FAST).until(done).await.unwrap();
     assert_eq!((summary.completed, summary.retried, summary.lost), (1, 1, 0));
-    tokio::time::timeout(Duration::from_secs(5), told.notified()).await.expect("what the handler started is told");
+    tokio::time::timeout(Duration::from_secs(20), told.notified()).await.expect("what the handler started is told");
     let handle = |_: Delivery| async { Ok::<_, Error>(()) };
     let error = consumer.run(handle).time_limit(Duration::ZERO).await.unwrap_err();
     assert!(error.to_string().contains("time limit"), "{error}");
