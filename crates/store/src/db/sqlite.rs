@@ -607,6 +607,40 @@ mod tests {
         }
     }
 
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn claim_is_answered_when_its_wait_is_over_although_another_process_writes() {
+        for keyed in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("x.db");
+            let store = crate::Store::connect(&path.display().to_string()).await.unwrap();
+            store.install().await.unwrap();
+            let queue = store.queue_create("jobs", crate::Settings::default()).await.unwrap();
+            let key = keyed.then(|| "k".to_owned());
+            let message = crate::NewMessage { key, ..crate::NewMessage::new("x") };
+            store.enqueue(&queue, None, vec![message]).await.unwrap();
+            let other = Connection::open(&path).unwrap();
+            other.execute_batch("begin immediate").unwrap();
+            let (started, wait) = (Instant::now(), Duration::from_secs(1));
+            let found = if keyed {
+                store.claim_key(&queue.lanes, None, None, wait).await.map(|batch| batch.is_some())
+            } else {
+                let claim = crate::Claim { wait, ..crate::Claim::from_queue(&queue, 1) };
+                store.claim(claim).await.map(|messages| !messages.is_empty())
+            };
+            let took = started.elapsed();
+            assert!(took < BUSY / 2, "keyed: {keyed}, {took:?}: {found:?}");
+            assert!(found.as_ref().map_or_else(Error::is_retryable, |found| !found), "{found:?}");
+            other.execute_batch("commit").unwrap();
+            let again = if keyed {
+                store.claim_key(&queue.lanes, None, None, BUSY).await.unwrap().map(|batch| batch.messages[0].attempts)
+            } else {
+                let claim = crate::Claim { wait: BUSY, ..crate::Claim::from_queue(&queue, 1) };
+                store.claim(claim).await.unwrap().first().map(|message| message.attempts)
+            };
+            assert_eq!(again, Some(1));
+        }
+    }
+
     #[tokio::test]
     async fn panic_in_an_act_is_rolled_back_and_the_writer_goes_on() {
         let (_folder, sqlite, other) = in_file();

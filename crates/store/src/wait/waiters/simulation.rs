@@ -176,7 +176,7 @@ async fn simulate(seed: u64, broken: Broken) -> Result<(), String> {
     let state = waiters.state();
     match callers.iter().filter(|caller| !caller.is_finished()).count() {
         running if running != waiting => Err(format!("{running} calls have not ended, and {waiting} wait")),
-        _ if state.served != !state.waiting.is_empty() => Err("the task runs although no caller waits".to_owned()),
+        _ if state.served == state.waiting.is_empty() => Err("the task runs although no caller waits".to_owned()),
         _ => Ok(()),
     }
 }
