@@ -22,7 +22,7 @@ use crate::fault::{Answer, Fault};
 use crate::metrics::QueueDepth;
 use crate::service::no_such_queue;
 use crate::stores::Member;
-use dealer::{Leases, Wanted};
+use dealer::{Dealt, Leases, Wanted};
 use tally::Tally;
 
 /// How long after its deadline a lease is recovered: its holder has stamped the deadline when he received it, and must not
@@ -264,7 +264,7 @@ impl Desk {
             state.parked.clear();
         }
         self.opened.notify_waiters();
-        self.leases.answer_all(|| Err(closing()));
+        self.leases.answer_all(|| Dealt(Err(closing())));
     }
 
     fn is_closed(&self) -> bool {
@@ -373,8 +373,9 @@ impl Desk {
         let wanted = Wanted { client: client.clone(), batch };
         let answer = self.leases.wait_unless(self, wanted, Instant::now() + wait, |other| other.client == client);
         let duplicate = "duplicate client id; a client cannot make multiple leased requests to the same queue";
-        let lease = answer.await.ok_or_else(|| Fault::bad(duplicate))??.keep();
-        Ok((lease.part, lease.messages))
+        let Dealt(answer) = answer.await.ok_or_else(|| Fault::bad(duplicate))?;
+        let hand = answer?.keep();
+        Ok((hand.part, hand.messages))
     }
 
     /// Leases of this process have ended.

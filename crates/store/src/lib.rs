@@ -68,4 +68,4 @@ pub use types::{
     WorkFilter, WorkToken, Worker, WorkerStatus,
 };
 pub use vitals::{SIZES, Sizes, Vitals};
-pub use wait::{Asked, Lease, Leased, Round, Topic, Waiters, Watch, deal};
+pub use wait::{Asked, Lease, Leased, Reply, Round, Topic, Waiters, Watch, deal};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::select_all;
 use futures_util::stream::FuturesUnordered;
-use tenure_store::{Error, Kind, Lease, Leased, Message, Round, Topic, Watch, deal};
+use tenure_store::{Error, Kind, Lease, Leased, Message, Reply, Round, Topic, Watch, deal};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
@@ -65,17 +65,34 @@ impl Leased for Hand {
     }
 }
 
+/// The answer to a client.
+pub(crate) struct Dealt(pub(crate) Answer<Lease<Hand>>);
+
+impl Reply for Dealt {
+    fn nothing() -> Self {
+        Dealt(Err(Fault::retry("request timeout; no items are in the queue, try again")))
+    }
+
+    fn overdue() -> Self {
+        Dealt(Err(Fault::retry("request timeout; the store did not answer in time, try again")))
+    }
+
+    fn failure(error: Error) -> Self {
+        Dealt(Err(error.into()))
+    }
+}
+
 impl Topic for Leases {
     type Home = Desk;
     type Want = Wanted;
-    type Answer = Answer<Lease<Hand>>;
+    type Answer = Dealt;
     /// A request has a time-out, after which its client may be gone.
     const OVERDUE: Duration = Duration::from_millis(250);
 
     async fn look(&self, desk: &Arc<Desk>, round: &mut Round<'_, Self>) -> bool {
         if desk.is_closed() {
             for n in round.open() {
-                round.answer(n, Err(closing()));
+                round.answer(n, Dealt(Err(closing())));
             }
             return false;
         }
@@ -102,18 +119,6 @@ impl Topic for Leases {
             desk.state().tallies[n].stir();
         }
         Ok(())
-    }
-
-    fn nothing(&self) -> Self::Answer {
-        Err(Fault::retry("request timeout; no items are in the queue, try again"))
-    }
-
-    fn overdue(&self) -> Self::Answer {
-        Err(Fault::retry("request timeout; the store did not answer in time, try again"))
-    }
-
-    fn failure(&self, error: Error) -> Self::Answer {
-        Err(error.into())
     }
 
     #[cfg(feature = "test-hooks")]
@@ -196,7 +201,7 @@ impl Desk {
         let groups = groups.into_iter().enumerate().filter(|(_, group)| !group.is_empty());
         let mut served: FuturesUnordered<_> = groups.map(|(n, group)| self.serve(n, group, &wanted)).collect();
         while let Some(answers) = served.next().await {
-            answers.into_iter().for_each(|(lease, answer)| round.answer(lease, answer));
+            answers.into_iter().for_each(|(lease, answer)| round.answer(lease, Dealt(answer)));
             round.send();
         }
         // No lease waits while any partition has messages.
@@ -207,7 +212,7 @@ impl Desk {
                 break;
             }
             let answers = self.serve(n, left, &wanted).await;
-            answers.into_iter().for_each(|(lease, answer)| round.answer(lease, answer));
+            answers.into_iter().for_each(|(lease, answer)| round.answer(lease, Dealt(answer)));
         }
         let left = round.open().len();
         left > 0 && left < round.asked.len() && self.state().tallies.iter().any(|tally| tally.maybe)

@@ -8,13 +8,13 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use crate::clock::Moved;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Kind, Result};
 use crate::ops::key::KeyLook;
 use crate::store::Shared;
 use crate::types::KeyBatch;
 use crate::wait::hub::Hub;
 use crate::wait::lease::{Held, Lease, Leased};
-use crate::wait::waiters::{Round, Topic, Waiters, overdue};
+use crate::wait::waiters::{Round, Topic, Waiters};
 
 /// How many callers are looked for at the same time: each look is a transaction of its own, so that two processes that want the
 /// same keys never wait for each other's.
@@ -89,18 +89,6 @@ impl Topic for Keys {
             () = Moved::keep(&self.clock_moved) => {}
         }
         Ok(())
-    }
-
-    fn nothing(&self) -> Self::Answer {
-        Ok(None)
-    }
-
-    fn overdue(&self) -> Self::Answer {
-        Err(overdue())
-    }
-
-    fn failure(&self, error: Error) -> Self::Answer {
-        Err(error)
     }
 }
 

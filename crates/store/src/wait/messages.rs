@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::clock::{Moved, micros};
 use crate::db::Conn;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ops::claim::{self, Batch, Terms, Wanted};
 use crate::ops::finish::{Finish, Verb, finish, is_one_statement};
 use crate::ops::lifecycle::{ALL, burial};
@@ -26,7 +26,7 @@ use crate::value::Value;
 use crate::wait::cursor::Scanned;
 use crate::wait::hub::{Hub, Lane};
 use crate::wait::lease::{Held, Lease, Leased};
-use crate::wait::waiters::{Asked, Round, Topic, Waiters, overdue};
+use crate::wait::waiters::{Asked, Round, Topic, Waiters};
 
 /// Messages in one claim statement.
 const PASS: usize = 1000;
@@ -141,18 +141,6 @@ impl Topic for Messages {
             () = Moved::keep(&self.clock_moved) => {}
         }
         Ok(())
-    }
-
-    fn nothing(&self) -> Self::Answer {
-        Ok(None)
-    }
-
-    fn overdue(&self) -> Self::Answer {
-        Err(overdue())
-    }
-
-    fn failure(&self, error: Error) -> Self::Answer {
-        Err(error)
     }
 }
 
@@ -364,7 +352,7 @@ impl Shared {
     }
 
     /// Carries out verbs of the kernel itself, outside the combiner.
-    pub(crate) async fn finish_now(&self, items: Vec<Finish>) -> Result<(), Error> {
+    pub(crate) async fn finish_now(&self, items: Vec<Finish>) -> Result<()> {
         let clock = self.hub.clock.clone();
         let items = Arc::new(items);
         let one = is_one_statement(&items);

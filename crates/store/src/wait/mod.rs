@@ -29,5 +29,5 @@ pub(crate) mod work;
 
 pub use lease::{Lease, Leased};
 pub use messages::deal;
-pub use waiters::{Asked, Round, Topic, Waiters};
+pub use waiters::{Asked, Reply, Round, Topic, Waiters};
 pub use watch::Watch;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sql::TURN_NEXT;
 use crate::store::Shared;
 use crate::types::{Known, Turn};
 use crate::wait::lease::{Held, Lease, Leased};
 use crate::wait::times::Times;
-use crate::wait::waiters::{Round, Topic, overdue};
+use crate::wait::waiters::{Round, Topic};
 
 /// Turns of every instance.
 pub(crate) struct Turns {
@@ -63,18 +63,6 @@ impl Topic for Turns {
 
     async fn rest(&self, shared: &Arc<Shared>) -> Result<()> {
         self.times.rest(&shared.hub, |since| shared.next(TURN_NEXT, since)).await
-    }
-
-    fn nothing(&self) -> Self::Answer {
-        Ok(None)
-    }
-
-    fn overdue(&self) -> Self::Answer {
-        Err(overdue())
-    }
-
-    fn failure(&self, error: Error) -> Self::Answer {
-        Err(error)
     }
 
     fn alike(one: &TurnWant, other: &TurnWant) -> bool {

@@ -18,11 +18,32 @@ use crate::error::{Error, Kind, Result, panicked};
 /// How much longer a call waits then for the look to end: a machine that stalled for a while first goes on with the look.
 const LAST_CHANCE: Duration = Duration::from_millis(100);
 
-/// The error of a caller whose time was up while the database did not answer a look.
-pub(crate) fn overdue() -> Error {
-    let message =
-        "the database did not answer within the time of the wait; nothing was leased for this call, try again";
-    Error::new(Kind::Unavailable, message)
+/// What a caller is answered: a lease, or one of these.
+pub trait Reply: Send + 'static {
+    /// The time is up, and nothing was there.
+    fn nothing() -> Self;
+
+    /// The time is up, and the look has not ended.
+    fn overdue() -> Self;
+
+    /// The look failed.
+    fn failure(error: Error) -> Self;
+}
+
+impl<L: Send + 'static> Reply for Result<Option<L>> {
+    fn nothing() -> Self {
+        Ok(None)
+    }
+
+    fn overdue() -> Self {
+        let message =
+            "the database did not answer within the time of the wait; nothing was leased for this call, try again";
+        Err(Error::new(Kind::Unavailable, message))
+    }
+
+    fn failure(error: Error) -> Self {
+        Err(error)
+    }
 }
 
 /// What callers wait for: how to look for it, and when there is reason to look.
@@ -31,8 +52,8 @@ pub trait Topic: Send + Sync + Sized + 'static {
     type Home: Send + Sync + 'static;
     /// What a caller asks for.
     type Want: Clone + Send + Sync + 'static;
-    /// What a caller gets: a lease, nothing, or an error.
-    type Answer: Send + 'static;
+    /// What a caller gets.
+    type Answer: Reply;
 
     /// Looks once, together for all callers of the round, and answers those for whom there is something. Returns whether
     /// the others should be looked for again at once.
@@ -41,18 +62,9 @@ pub trait Topic: Send + Sync + Sized + 'static {
     /// Sleeps until there is reason to look for every caller, unless a wake-up comes first. An error is every caller's answer.
     fn rest(&self, home: &Arc<Self::Home>) -> impl Future<Output = Result<()>> + Send;
 
-    /// The answer to a caller whose time is up.
-    fn nothing(&self) -> Self::Answer;
-
     /// How much later than its time a caller stops waiting for a look that does not end. A database that is only slow must not
     /// be given up: what it leases late would be released, and leased and released again.
     const OVERDUE: Duration = Duration::from_secs(2);
-
-    /// The answer to a caller whose look did not end in time.
-    fn overdue(&self) -> Self::Answer;
-
-    /// The answer to a caller that could not be looked for.
-    fn failure(&self, error: Error) -> Self::Answer;
 
     /// Returns when callers may be looked for; until then their time does not run out.
     fn opened(&self, _home: &Arc<Self::Home>) -> impl Future<Output = ()> + Send {
@@ -123,7 +135,6 @@ struct Call<'a, T: Topic> {
 
 impl<T: Topic> Call<'_, T> {
     async fn answered(mut self, until: Instant) -> T::Answer {
-        let topic = &self.waiters.topic;
         // A caller that does not wait gets the time that the look needs.
         let mut limit = (until > Instant::now()).then(|| until + T::OVERDUE);
         let mut held_up_by = None;
@@ -138,13 +149,13 @@ impl<T: Topic> Call<'_, T> {
                 biased;
                 answer = &mut self.answer => {
                     self.answered = true;
-                    return answer.unwrap_or_else(|_| topic.failure(Error::new(Kind::Closed, "the store was closed")));
+                    return answer.unwrap_or_else(|_| T::Answer::failure(Error::new(Kind::Closed, "the store was closed")));
                 }
                 () = overdue => {}
             }
             let look = self.waiters.look_in_progress();
             if look.is_some() && look == held_up_by {
-                return topic.overdue();
+                return T::Answer::overdue();
             }
             held_up_by = look;
             limit = Some(Instant::now() + LAST_CHANCE);
@@ -232,7 +243,7 @@ impl<T: Topic> Waiters<T> {
     /// Waits for an answer, at the latest until then.
     pub async fn wait(self: &Arc<Self>, home: &Arc<T::Home>, want: T::Want, until: Instant) -> T::Answer {
         let answer = self.wait_unless(home, want, until, |_| false).await;
-        answer.unwrap_or_else(|| self.topic.nothing())
+        answer.unwrap_or_else(T::Answer::nothing)
     }
 
     /// How many callers wait for which this holds.
@@ -372,7 +383,7 @@ impl<T: Topic> Waiters<T> {
         state.served = !matches!(step, Step::End);
         drop(state);
         for waiter in late {
-            drop(waiter.reply.send(self.topic.nothing()));
+            drop(waiter.reply.send(T::Answer::nothing()));
         }
         step
     }
@@ -405,7 +416,7 @@ impl<T: Topic> Round<'_, T> {
     /// Answers every caller that has no answer yet with an error.
     pub fn fail(&mut self, error: &Error) {
         for n in self.open() {
-            self.answer(n, self.waiters.topic.failure(error.duplicate()));
+            self.answer(n, T::Answer::failure(error.duplicate()));
         }
     }
 
@@ -458,7 +469,7 @@ async fn serve_waiters<T: Topic>(waiters: Arc<Waiters<T>>, home: Arc<T::Home>) {
                 () = tokio::time::sleep_until(until) => {}
                 rested = waiters.topic.rest(&home) => match rested {
                     Ok(()) => waiters.wake(),
-                    Err(error) => waiters.answer_all(|| waiters.topic.failure(error.duplicate())),
+                    Err(error) => waiters.answer_all(|| T::Answer::failure(error.duplicate())),
                 },
             },
             Step::End => {

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sql::WORK_NEXT;
 use crate::store::Shared;
 use crate::types::{Work, WorkClaim};
 use crate::wait::hub::Hub;
 use crate::wait::lease::{Held, Lease, Leased};
 use crate::wait::times::Times;
-use crate::wait::waiters::{Round, Topic, overdue};
+use crate::wait::waiters::{Round, Topic};
 
 /// How long before a fetch began its wait may have been ended. A worker's decision to fetch without sessions is a moment older
 /// than its fetch, and the capacity may have become free in between.
@@ -97,18 +97,6 @@ impl Topic for Activities {
 
     async fn rest(&self, shared: &Arc<Shared>) -> Result<()> {
         self.times.rest(&shared.hub, |since| shared.next(WORK_NEXT, since)).await
-    }
-
-    fn nothing(&self) -> Self::Answer {
-        Ok(None)
-    }
-
-    fn overdue(&self) -> Self::Answer {
-        Err(overdue())
-    }
-
-    fn failure(&self, error: Error) -> Self::Answer {
-        Err(error)
     }
 
     fn alike(one: &WorkClaim, other: &WorkClaim) -> bool {

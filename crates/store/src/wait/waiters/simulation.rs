@@ -91,7 +91,7 @@ impl Simulated {
 impl Topic for Simulated {
     type Home = Items;
     type Want = usize;
-    type Answer = Option<Lease<Item>>;
+    type Answer = Result<Option<Lease<Item>>>;
 
     async fn look(&self, items: &Arc<Items>, round: &mut Round<'_, Self>) -> bool {
         steps(self.steps()).await;
@@ -100,7 +100,7 @@ impl Topic for Simulated {
             let taken =
                 items.ready[kind].fetch_update(Ordering::SeqCst, Ordering::SeqCst, |ready| ready.checked_sub(1));
             if taken.is_ok() {
-                round.answer(n, Some(Lease::new(Item { items: items.clone(), kind })));
+                round.answer(n, Ok(Some(Lease::new(Item { items: items.clone(), kind }))));
             }
         }
         steps(self.steps()).await;
@@ -109,18 +109,6 @@ impl Topic for Simulated {
 
     async fn rest(&self, _: &Arc<Items>) -> Result<()> {
         std::future::pending().await
-    }
-
-    fn nothing(&self) -> Self::Answer {
-        None
-    }
-
-    fn overdue(&self) -> Self::Answer {
-        None
-    }
-
-    fn failure(&self, error: Error) -> Self::Answer {
-        panic!("no look fails here: {error}");
     }
 
     fn alike(one: &usize, other: &usize) -> bool {
@@ -145,7 +133,7 @@ async fn simulate(seed: u64, broken: Broken) -> Result<(), String> {
                 let wait = std::time::Duration::from_secs(if random.random_bool(0.3) { 0 } else { 3600 });
                 let (waiters, items, received) = (waiters.clone(), items.clone(), received.clone());
                 callers.push(tokio::spawn(async move {
-                    if let Some(lease) = waiters.wait(&items, kind, Instant::now() + wait).await {
+                    if let Some(lease) = waiters.wait(&items, kind, Instant::now() + wait).await.unwrap() {
                         let _received = lease.keep();
                         received[kind].fetch_add(1, Ordering::SeqCst);
                     }
