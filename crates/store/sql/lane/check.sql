@@ -1,4 +1,4 @@
--- What a claimer must know from time to time: when the next scheduled message is due, how long leases last here, and
+-- What a process must know from time to time: when the next scheduled message is due, how long leases last here, and
 -- whether expired ones go to the tail.
 select
     (select min(due_at) from tenure.scheduled where lane = $2 and lane > 0) as due_at,

@@ -284,7 +284,8 @@ cases! { $
         messages_handed_one_by_one_are_delivered_once_each
         waiting_claims_share_fairly
         a_waiting_key_claim_gets_a_key_as_soon_as_one_is_free
-        a_message_is_not_lost_when_its_claimer_goes_away
+        a_message_is_not_lost_when_its_caller_goes_away
+        what_was_leased_for_a_caller_that_went_away_is_released_uncounted
         another_process_wakes_a_waiting_claim;
     schema:
         installing_again_changes_nothing

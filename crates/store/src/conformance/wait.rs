@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::{Due, Place};
+use crate::{Due, NewWork, Place, TurnClaim, WorkClaim, WorkFilter};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -160,7 +160,7 @@ pub async fn waiting_claims_share_fairly(h: &Harness) {
     panic!("{rounds:?}");
 }
 
-pub async fn a_message_is_not_lost_when_its_claimer_goes_away(h: &Harness) {
+pub async fn a_message_is_not_lost_when_its_caller_goes_away(h: &Harness) {
     let queue = h.queue().await;
     let task = waiting(h, patient(&queue, 1)).await;
     task.abort();
@@ -169,6 +169,61 @@ pub async fn a_message_is_not_lost_when_its_claimer_goes_away(h: &Harness) {
     // It goes to somebody who is there, and the one who left is not counted.
     let taken = h.store.claim(patient(&queue, 1)).await.unwrap();
     assert_eq!((taken.len(), taken[0].attempts), (1, 1));
+}
+
+/// Runs a fetch and drops it a moment after there is something for it, or takes what it got in time.
+async fn fetch_and_leave<T: Send + 'static>(
+    n: u64,
+    fetch: impl Future<Output = Option<T>> + Send + 'static,
+    enqueue: impl Future<Output = ()>,
+) -> Option<T> {
+    let task = tokio::spawn(fetch);
+    tokio::time::sleep(Duration::from_millis(n % 3)).await;
+    enqueue.await;
+    tokio::time::sleep(Duration::from_micros(n * 60)).await;
+    task.abort();
+    task.await.unwrap_or_default()
+}
+
+pub async fn what_was_leased_for_a_caller_that_went_away_is_released_uncounted(h: &Harness) {
+    let queue = h.queue().await;
+    let (lease, wait) = (Duration::from_secs(30), LONG);
+    let turns = TurnClaim { lease, wait, pinned: None };
+    let filter = WorkFilter { untagged: true, ..WorkFilter::default() };
+    let work = WorkClaim { lease, wait, session: None, filter };
+    for n in 0..40 {
+        let (store, lanes) = (h.store.clone(), queue.lanes.clone());
+        let fetch = async move { store.claim_key(&lanes, None, None, LONG).await.unwrap() };
+        let message = NewMessage { key: Some(format!("key {n}")), ..NewMessage::new("x") };
+        let left = fetch_and_leave(n, fetch, async { drop(h.put_message(&queue, message).await) }).await;
+        let batch = match left {
+            Some(batch) => batch,
+            None => h.store.claim_key(&queue.lanes, None, None, LONG).await.unwrap().expect("the key is free again"),
+        };
+        assert_eq!((batch.key, batch.messages[0].attempts), (format!("key {n}"), 1));
+        assert_eq!(h.store.key_complete(batch.token).await.unwrap(), Answer::Done);
+
+        let (store, claim) = (h.store.clone(), turns.clone());
+        let fetch = async move { store.turn_fetch(&claim, Vec::new).await.unwrap() };
+        let send = h.store.turn_enqueue("i", "x".to_owned(), Duration::ZERO, n as i64 + 1);
+        let turn = match fetch_and_leave(n, fetch, async { send.await.unwrap() }).await {
+            Some(turn) => turn,
+            None => h.store.turn_fetch(&turns, Vec::new).await.unwrap().expect("the turn is free again"),
+        };
+        assert_eq!(turn.messages[0].attempts, 1);
+        h.store.turn_drop(&turn.token).await.unwrap();
+
+        let (store, claim) = (h.store.clone(), work.clone());
+        let fetch = async move { store.work_fetch(&claim).await.unwrap() };
+        let new = NewWork { activity: None, session: None, tag: None, item: "x".to_owned() };
+        let add = h.store.work_enqueue(new, n as i64 + 1);
+        let taken = match fetch_and_leave(n, fetch, async { add.await.unwrap() }).await {
+            Some(taken) => taken,
+            None => h.store.work_fetch(&work).await.unwrap().expect("the activity is free again"),
+        };
+        assert_eq!(taken.attempts, 1);
+        assert!(h.store.work_ack(taken.token, None, None).await.unwrap());
+    }
 }
 
 pub async fn another_process_wakes_a_waiting_claim(h: &Harness) {

@@ -20,7 +20,7 @@ const GRAIN: Micros = 250_000;
 /// A full scan that takes longer walks through dead rows that an open transaction keeps from being removed: 1,500 messages/s
 /// leave 450,000 of them in five minutes, and a look over 90,000 small ones in memory took 11 to 17 ms.
 const COSTLY: Micros = 50_000;
-/// A costly full scan rests for this many times what it took, so that it cannot take up a claimer's time: before the next
+/// A costly full scan rests for this many times what it took, so that it cannot take up the time of claims: before the next
 /// one from the floor, and before the next one for leases that have run out.
 const REST: Micros = 10;
 const REST_FOR_LEASES: Micros = 3;
@@ -133,7 +133,7 @@ impl Cursor {
     /// Begins a scan.
     pub(crate) fn begin(&mut self, now: Micros) -> Scan {
         // Another full scan is going on: it may stop before it reaches what this one could take (a NOTIFY that woke two
-        // claimers was used up by the first, and the second looked only from the head).
+        // sets of callers was used up by the first, and the second looked only from the head).
         let joined = self.scans.values().filter_map(|scan| scan.full_from).min();
         let due = self.is_full_due(now).then(|| if self.is_look_due(now) { self.floor } else { self.low });
         if due.is_some() {

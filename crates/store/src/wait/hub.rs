@@ -49,7 +49,7 @@ pub(crate) struct Hub {
     /// Whether activities of sessions may wait: then fetches of different owners cannot be merged.
     pub(crate) sessions: AtomicBool,
     lanes: Mutex<HashMap<i64, Arc<Lane>>>,
-    /// Claimers that wait, so that watching costs nothing while nobody does.
+    /// Topics whose callers wait, so that watching costs nothing while there are none.
     waiting: AtomicUsize,
     someone_waits: Notify,
     outbox: Mutex<Outbox>,
@@ -310,7 +310,7 @@ impl Hub {
         if self.deaf.load(Ordering::Relaxed) { self.poll_interval() } else { 4 * self.poll_interval() }
     }
 
-    /// How long a claimer may sleep when it expects nothing: jittered, so that processes do not march in step.
+    /// How long callers may rest when nothing is expected: jittered, so that processes do not march in step.
     pub(crate) fn poll_interval(&self) -> Duration {
         let base = if self.deaf.load(Ordering::Relaxed) { POLL_DEAF } else { POLL_EVERY };
         base.mul_f64(rand::rng().random_range(0.75..1.0))
@@ -331,7 +331,7 @@ impl Hub {
         sleep.min(Duration::from_micros(u64::try_from(next).unwrap_or(0)))
     }
 
-    /// Says that a claimer waits, for as long as the answer lives.
+    /// Says that callers wait, for as long as the answer lives.
     pub(crate) fn wait(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.someone_waits.notify_waiters();
