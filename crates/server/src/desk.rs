@@ -83,6 +83,8 @@ pub(crate) struct Desk {
     pub(crate) busy: Busy,
     state: Mutex<State>,
     leases: Arc<Waiters<Leases>>,
+    /// Messages were leased whose leases may be the next to run out, or it closes.
+    leased: Notify,
     /// A pause ended, or the desk closes.
     opened: Notify,
 }
@@ -159,6 +161,7 @@ impl Desk {
             busy: Busy::default(),
             state: Mutex::new(state),
             leases: Waiters::new(Leases::default()),
+            leased: Notify::new(),
             opened: Notify::new(),
         })
     }
@@ -264,6 +267,7 @@ impl Desk {
             state.parked.clear();
         }
         self.opened.notify_waiters();
+        self.leased.notify_one();
         self.leases.answer_all(|| Dealt(Err(closing())));
     }
 

@@ -244,6 +244,7 @@ impl Service {
         if let Some(old) = desks.insert(queue.name.clone(), desk.clone()) {
             old.close();
         }
+        tokio::spawn(desk.clone().recover_on_time());
         Ok(desk)
     }
 

@@ -96,7 +96,6 @@ impl Topic for Leases {
             }
             return false;
         }
-        desk.recover().await;
         // What becomes ready from here on is noticed, whatever the look misses.
         self.watch(desk).await;
         let more = desk.serve_all(round).await;
@@ -113,7 +112,7 @@ impl Topic for Leases {
         let mut watches = self.watches.lock().await;
         let stirred = tokio::select! {
             n = desk.stirred(&mut watches) => Some(n),
-            () = tokio::time::sleep_until(desk.next()) => None,
+            () = desk.retried() => None,
         };
         if let Some(n) = stirred {
             desk.state().tallies[n].stir();
@@ -144,13 +143,25 @@ impl Leases {
 }
 
 impl Desk {
-    /// When there is reason to look, if nothing happens before.
-    fn next(&self) -> Instant {
-        let lapse = self.state().tallies.iter().filter_map(|tally| tally.leases.next()).min();
-        let failing = self.parts.iter().any(|part| !part.member.is_up());
-        let retry = failing.then(|| Instant::now() + FAILING);
-        let far = Instant::now() + Duration::from_secs(3600);
-        lapse.into_iter().chain(retry).min().unwrap_or(far)
+    /// Sleeps until stores that fail are worth another look; for ever when all work.
+    async fn retried(&self) {
+        match self.parts.iter().all(|part| part.member.is_up()) {
+            true => std::future::pending().await,
+            false => tokio::time::sleep(FAILING).await,
+        }
+    }
+
+    /// Recovers leases that were given out here as they run out, whether another lease waits or not, until it closes.
+    pub(crate) async fn recover_on_time(self: Arc<Self>) {
+        while !self.is_closed() {
+            self.recover().await;
+            let next = self.state().tallies.iter().filter_map(|tally| tally.leases.next()).min();
+            let far = Instant::now() + Duration::from_secs(3600);
+            tokio::select! {
+                () = tokio::time::sleep_until(next.unwrap_or(far)) => {}
+                () = self.leased.notified() => {}
+            }
+        }
     }
 
     /// Puts messages whose lease has run out to the tail.
@@ -176,6 +187,7 @@ impl Desk {
                 Ok(count) => {
                     tally.unleased += count;
                     tally.stir();
+                    self.leases.wake();
                 }
                 // The walk over all queues meets them again.
                 Err(error) => tracing::warn!(%error, queue = self.name, "expired leases were not recovered"),
@@ -249,6 +261,7 @@ impl Desk {
             }
         };
         self.state().tallies[n].taken(most, &messages, stamp);
+        self.leased.notify_one();
         let hands = leases.into_iter().zip(deal(messages, &rooms)).filter(|(_, hand)| !hand.is_empty());
         let hand = |messages| Hand { desk: self.clone(), part: part.number, messages };
         hands.map(|(lease, messages)| (lease, Ok(Lease::new(hand(messages))))).collect()

@@ -127,6 +127,7 @@ suites! {
         new_settings_hold_for_items_when_they_are_next_looked_at
         what_came_due_while_the_server_was_away_happens_when_it_is_back
         on_the_real_clock_an_expired_lease_passes_on_soon_and_never_early
+        on_the_real_clock_an_expired_lease_goes_to_the_tail_although_no_client_waits
         on_the_real_clock_a_scheduled_item_comes_soon_and_never_early;
     transport:
         only_post_is_allowed
