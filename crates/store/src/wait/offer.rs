@@ -34,14 +34,14 @@ impl Shared {
             return None;
         }
         let lane = self.hub.lane(entry.lane);
-        let _counted = self.returns.begin();
         let (promise, scan) = {
             let mut state = lane.state();
             let now = self.hub.steady();
             let looked = !state.cursor.is_full_due(now) && state.due_known_until > now;
-            if !looked || state.due.is_some_and(|due| due <= now) {
+            if !looked || state.due.is_some_and(|due| due <= now) || state.claims.live().next().is_none() {
                 return None;
             }
+            let _counted = self.returns.begin();
             let promised = |waiters: Arc<Waiters<Messages>>| waiters.promise().map(|promised| (waiters, promised));
             let (waiters, (number, room)) = state.claims.live().find_map(promised)?;
             (Promise { waiters, number, room, _counted }, state.cursor.begin(now))
