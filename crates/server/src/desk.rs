@@ -83,7 +83,7 @@ pub(crate) struct Desk {
     pub(crate) busy: Busy,
     state: Mutex<State>,
     leases: Arc<Waiters<Leases>>,
-    /// Messages were leased whose leases may be the next to run out, or it closes.
+    /// Messages were leased whose leases are the next to run out, or it closes.
     leased: Notify,
     /// A pause ended, or the desk closes.
     opened: Notify,

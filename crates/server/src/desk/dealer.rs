@@ -260,8 +260,9 @@ impl Desk {
                 return Vec::new();
             }
         };
-        self.state().tallies[n].taken(most, &messages, stamp);
-        self.leased.notify_one();
+        if self.state().tallies[n].taken(most, &messages, stamp) {
+            self.leased.notify_one();
+        }
         let hands = leases.into_iter().zip(deal(messages, &rooms)).filter(|(_, hand)| !hand.is_empty());
         let hand = |messages| Hand { desk: self.clone(), part: part.number, messages };
         hands.map(|(lease, messages)| (lease, Ok(Lease::new(hand(messages))))).collect()

@@ -51,14 +51,16 @@ impl Tally {
         self.stir();
     }
 
-    /// A look that began at `stamp` wanted so many and got these.
-    pub(crate) fn taken(&mut self, wanted: usize, messages: &[Message], stamp: u64) {
+    /// A look that began at `stamp` wanted so many and got these. Whether one of their leases ends sooner than the others.
+    pub(crate) fn taken(&mut self, wanted: usize, messages: &[Message], stamp: u64) -> bool {
         self.unleased = self.unleased.saturating_sub(messages.len());
         if messages.len() < wanted && self.stamp == stamp {
             self.unleased = 0;
             self.maybe = false;
         }
+        let before = self.leases.next();
         self.leases.begin(messages);
+        self.leases.next().is_some_and(|next| before.is_none_or(|before| next < before))
     }
 }
 
